@@ -18,7 +18,7 @@ import onnx
 import pytest
 from filelock import FileLock
 
-from benchmarks.gpu.library import build_cuda_kernels
+from benchmarks.gpu.own_kernels import build_cuda_kernels
 from pitc.codegen.build import cuda_code, cuda_functions, cuda_library, library
 from pitc.codegen.build.cuda_compiler import Compiled, CudaModule
 from pitc.codegen.build.cuda_functions import functions_of

@@ -71,7 +71,7 @@ A_ROWS, B_PANELS = Descriptor(16, 1024, 32), Descriptor(8192, 1024, 2048)
 
 def build(out: Path, arch: str) -> None:
     """Write the library of the trial, for one architecture alone."""
-    from benchmarks.gpu.library import compile_functions
+    from benchmarks.gpu.own_kernels import compile_functions
     from pitc.codegen.build import cuda_library
     from pitc.codegen.build.find_cuda import find_cuda_compiler
     from pitc.codegen.build.link import link_library

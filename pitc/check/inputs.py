@@ -20,6 +20,16 @@ def specs_of(compiled: CompiledModel, given: Mapping[str, Any]) -> list[InputSpe
     return input_specs(ir.load(compiled.path / FALLBACK), given)
 
 
+def given_dims(specs: Sequence[InputSpec], feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Sizes of named dimensions, as far as the given inputs fix them."""
+    dims: dict[str, int] = {}
+    for spec in specs:
+        if spec.name in feeds and feeds[spec.name].ndim == len(spec.shape):
+            pairs = zip(spec.shape, feeds[spec.name].shape, strict=True)
+            dims |= {dim: size for dim, size in pairs if isinstance(dim, str)}
+    return dims
+
+
 def filled(
     specs: Sequence[InputSpec],
     given: Mapping[str, np.ndarray],
@@ -37,11 +47,7 @@ def filled(
     Raises:
         UsageError: A shape fits no input.
     """
-    dims: dict[str, int] = {}
-    for spec in specs:
-        if spec.name in given and given[spec.name].ndim == len(spec.shape):
-            pairs = zip(spec.shape, given[spec.name].shape, strict=True)
-            dims |= {dim: size for dim, size in pairs if isinstance(dim, str)}
+    dims = given_dims(specs, given)
     missing = [s for s in specs if s.name not in given]
     for case in make(missing, dims | parse_shapes(shapes, specs)):
         yield Case(case.pattern, case.dims, case.feeds | dict(given))

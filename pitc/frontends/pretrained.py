@@ -176,13 +176,12 @@ def write_onnx(
     large = _weight_bytes(model) > INLINE_BYTES
     try:
         with new_file(file) as scratch:
-            import onnx_ir as ir
-
             if large:
+                import onnx_ir as ir
+
                 ir.save(model, scratch, external_data=beside.name)
             else:
-                proto = ir.to_proto(model)
-                scratch.write_bytes(proto.SerializeToString(deterministic=True))
+                scratch.write_bytes(_serialised(model))
     except BaseException:
         beside.unlink(missing_ok=True)  # there was none before
         raise
@@ -192,6 +191,12 @@ def write_onnx(
 def _weight_bytes(model: "ir.Model") -> int:
     values = (v.const_value for g in model.graphs() for v in g.initializers.values())
     return sum(tensor.nbytes for tensor in values if tensor is not None)
+
+
+def _serialised(model: "ir.Model") -> bytes:
+    import onnx_ir as ir
+
+    return bytes(ir.to_proto(model).SerializeToString(deterministic=True))
 
 
 def export_checkpoint(

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.gpu import library as own_library
-from benchmarks.gpu.library import build_cuda_kernels, compile_functions
+from benchmarks.gpu import own_kernels
+from benchmarks.gpu.own_kernels import build_cuda_kernels, compile_functions
 from pitc.codegen import call
 from pitc.codegen.build import link
 from pitc.codegen.build.cache import Cache, kernel_cache
@@ -224,7 +224,7 @@ def test_same_bytes_for_the_same_functions(built: Path, tmp_path: Path) -> None:
     other = tmp_path / "elsewhere.so"
     code = f"""
 from pathlib import Path
-from benchmarks.gpu.library import build_cuda_kernels
+from benchmarks.gpu.own_kernels import build_cuda_kernels
 from tests.gpu.test_build_cuda_library import functions
 build_cuda_kernels(functions()[::-1], ("sm_90", "sm_80", "sm_90"), Path({str(other)!r}))
 """
@@ -320,7 +320,7 @@ def test_what_cannot_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UsageError, match="cannot compile for sm_70"):
         build_cuda_kernels([reverse_rows()], ("sm_70",), out)
     monkeypatch.setenv("CC", "nosuchcc")
-    monkeypatch.setattr(own_library, "compile_functions", None)  # told before anything is compiled
+    monkeypatch.setattr(own_kernels, "compile_functions", None)  # told before anything is compiled
     with pytest.raises(MachineError, match="looked for nosuchcc"):
         build_cuda_kernels([reverse_rows()], ARCHS, out)
     assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tvm_ffi import structural_equal
 
-from benchmarks.gpu.library import build_cuda_kernels
+from benchmarks.gpu.own_kernels import build_cuda_kernels
 from pitc.codegen.build.cache import kernel_cache
 from tests import on_gpu
 
