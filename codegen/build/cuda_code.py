@@ -8,7 +8,7 @@ from typing import Any
 
 from pitc.codegen.build.cache import Cache
 from pitc.codegen.build.cuda_compiler import CudaModule
-from pitc.codegen.build.kernel_keys import CudaCodeKey, generator, key_of
+from pitc.codegen.build.kernel_keys import Key, generator
 from pitc.ir.kernel import KernelRequest
 
 Makers = Mapping[str, Callable[[], CudaModule]]
@@ -57,7 +57,7 @@ class RequestedCode:
             if self._cache is None or made_by is None:
                 self.makers |= _made_now(request, arch)
                 continue
-            key = key_of(CudaCodeKey(request, arch, made_by))
+            key = Key("code", request, arch, made_by).name
             if (kept := self._cache.get(key)) is not None:
                 self.makers |= {s: partial(_same, module) for s, module in decoded(kept).items()}
             else:

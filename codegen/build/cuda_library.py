@@ -29,7 +29,7 @@ from pitc.codegen.build.cuda_compiler import (
     check_target,
 )
 from pitc.codegen.build.find_cuda import find_cuda_compiler
-from pitc.codegen.build.kernel_keys import CudaImageKey, key_of
+from pitc.codegen.build.kernel_keys import Key, kept
 from pitc.codegen.build.link import Part
 from pitc.ir.kernel import KernelRequest
 
@@ -141,9 +141,7 @@ def _image(
         except CudaSourceError as error:
             raise CudaSourceError(f"{symbol}: {error}") from None
 
-    if cache is None:
-        return make()
-    return cache.made(key_of(CudaImageKey(compiler.fingerprint, target, source)), make)
+    return kept(cache, Key("image", source, target, compiler.fingerprint), make)
 
 
 def compile_requests(
