@@ -7,11 +7,10 @@ from statistics import fmean, median
 from typing import Any
 
 from pitc.ir.words import named_counts
-from pitc.measure.bench import OURS, Race
 from pitc.measure.profile import PIT, Profile
 from pitc.measure.trace import Contraction
 from pitc.report.evidence import Evidence
-from pitc.report.text import figures, plural, share, time
+from pitc.report.text import plural, share, time
 from pitc.report.view import View, hosts_of
 
 MOST_NODES, MOST_OPERATORS = 20, 12
@@ -20,33 +19,6 @@ POINTS = 120
 #: PIT nodes that belong to no node of the source graph.
 MOVES = "finding live rows, moving them"
 _FEW = 2  # decisions of a product that make a line
-
-
-def race_chart(race: Race) -> dict[str, Any]:
-    """Contenders with a bar each, on one scale."""
-    most = max(row.ms.p95 for row in race.timings) or 1.0
-    rows = [
-        {
-            "name": row.name,
-            "version": row.version,
-            "ours": row.name == OURS,
-            "ms": figures(row.ms.median),
-            "range": f"{figures(row.ms.p5)} – {figures(row.ms.p95)}",
-            "width": round(100 * row.ms.median / most, 2),
-            "low": round(100 * row.ms.p5 / most, 2),
-            "spread": round(100 * (row.ms.p95 - row.ms.p5) / most, 2),
-            "gain": "" if row.name == OURS else f"{row.speedup.median:.2f}×",
-        }
-        for row in race.timings
-    ]
-    rounds = len(race.timings[0].rounds_ms)
-    told = f"Clock: {race.clock}; {plural(rounds, 'round')} in turns, on one thread"
-    told += "".join(f" of core {core}" for core in race.cores)
-    return {
-        "rows": rows,
-        "told": f"{told}. The gain compares times of the same round.",
-        "left_out": list(race.left_out.items()),
-    }
 
 
 def times_chart(before: Profile, after: Profile, view: View) -> dict[str, Any]:

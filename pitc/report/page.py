@@ -15,7 +15,7 @@ from pitc.ir.words import WORDS, named_counts
 from pitc.measure.bench import BASE, OURS, Timing
 from pitc.measure.profile import changes
 from pitc.report import text
-from pitc.report.charts import density_chart, race_chart, times_chart
+from pitc.report.charts import density_chart, times_chart
 from pitc.report.evidence import Evidence
 from pitc.report.view import KINDS, View, view_of
 from pitc.version import __version__
@@ -44,7 +44,8 @@ def page(reports: Sequence[Report], evidence: Evidence | None = None) -> str:
             verdict=verdict(views[0], known),
             timed=known.timed,
             tiles=tiles(views[0], known),
-            race=race_chart(known.race) if known.race else None,
+            race=known.race,
+            ours=OURS,
             times=times_chart(*known.profiles, views[0]) if known.profiles else None,
             profiled=bool(changed),
             density=density_chart(known, reports[0].sparse),

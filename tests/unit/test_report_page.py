@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pitc.ir.report import NodeRecord, Report
 from pitc.measure.trace_lines import Decision
 from pitc.report import boxes, layout, text
-from pitc.report.charts import density_chart, race_chart
+from pitc.report.charts import density_chart
 from pitc.report.evidence import Evidence
 from pitc.report.page import TEMPLATES, page
 from pitc.report.view import hosts_of, view_of
@@ -280,13 +280,13 @@ def test_a_source_lies_above_its_reader() -> None:
 # ---- charts
 
 
-def test_the_race_is_on_one_scale() -> None:
-    race = evidence().race
-    assert race is not None
-    ours, base = race_chart(race)["rows"]
-    assert (ours["ours"], base["width"], base["gain"]) == (True, 100.0, "2.98×")
-    assert ours["width"] == pytest.approx(100 * 10.4 / 31, abs=0.01)
-    assert ours["low"] + ours["spread"] <= 100
+def test_the_race_is_on_one_scale(parsed: Parsed) -> None:
+    bars = [x["style"] for x in parsed.all("span") if "style" in x]
+    assert bars[(at := bars.index("width:33.55%")) : at + 2] == ["width:33.55%", "width:100.0%"]
+    assert pytest.approx(100 * 10.4 / 31, abs=0.01) == 33.55
+    between = [x["style"] for x in parsed.all("i") if "style" in x]
+    assert between == ["left:32.26%;width:2.58%", "left:100.0%;width:0.0%"]
+    assert "2.98×" in parsed.text
 
 
 def test_times_of_what_runs_inside_count_with_its_host(parsed: Parsed) -> None:
