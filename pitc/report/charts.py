@@ -6,9 +6,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
-from pitc.ir.words import named_counts
 from pitc.measure.profile import PIT, Profile
-from pitc.measure.trace import Contraction
 from pitc.report.evidence import Evidence
 from pitc.report.text import plural, share, time
 from pitc.report.view import View, hosts_of
@@ -107,7 +105,8 @@ def density_chart(known: Evidence, sparse: Mapping[str, str]) -> dict[str, Any] 
         "ticks": [share(top * part) for part in (1, 0.75, 0.5, 0.25, 0)],
         "label": f"Density of {plural(len(lines), 'product')} over {plural(count, 'decision')}",
         "told": _density_told(len(lines), count, bool(middle)),
-        "products": [_product(c, lines.get(c.node), top) for c in contractions or ()],
+        "products": contractions or (),
+        "sparks": {node: _line(found, top, 100, 24) for node, found in lines.items()},
         "raced": any(c.measured_gain is not None for c in contractions or ()),
         "convolutions": known.convolutions,
         "sparse": sparse,
@@ -137,19 +136,3 @@ def _line(found: Sequence[float], top: float, width: float = 600, height: float 
     step = width / max(len(found) - 1, 1)
     places = (f"{i * step:.1f} {height * (1 - x / top):.1f}" for i, x in enumerate(found))
     return f"M{'L'.join(places)}"
-
-
-def _product(c: Contraction, line: Sequence[float] | None, top: float) -> dict[str, Any]:
-    gain = c.measured_gain if c.measured_gain is not None else c.predicted_gain
-    return {
-        "node": c.node,
-        "size": f"{'–'.join(map(str, sorted(set(c.rows))))} × {c.k}",
-        "density": share(c.density),
-        "spark": _line(line, top, 100, 24) if line else "",
-        "chosen": named_counts(c.variants, c.decisions),
-        "took": time(c.measured_us),
-        "predicted": time(c.predicted_us),
-        "dense": time(c.dense_predicted_us),
-        "dense_measured": time(c.dense_measured_us),
-        "gain": "–" if gain is None else f"{gain:.2f}×{' predicted' * (c.measured_gain is None)}",
-    }
