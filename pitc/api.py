@@ -169,36 +169,27 @@ def stages() -> tuple[str, ...]:
     return ("import", *STAGES, "codegen", "write")
 
 
-def tile_table(tiles: "str | Path | TileTable | None" = None) -> "TileTable":
-    """The prices of sparse contractions on CPUs that a compilation uses.
+def prices_of(kind: Kind, tiles: "str | Path | TileTable | None" = None) -> "Prices":
+    """The prices of sparse contractions on a kind of machine that a compilation uses.
 
     Args:
-        tiles: The prices, a file with them, or None for those in force on this machine.
+        kind: The machine; the prices of GPUs are a model's.
+        tiles: The prices on CPUs, a file with them, or None for those in force on this machine.
 
     Raises:
         ArtifactError: The file is no tile table, or damaged.
         UsageError: It cannot be read.
     """
+    if kind == "cuda":
+        from pitc.ir.gpu_speed import GpuPrices
+
+        return GpuPrices()
     from pitc.ir.tiles import TileTable
     from pitc.tiles.find import tables_in_force
 
     if isinstance(tiles, TileTable):
         return tiles
     return tables_in_force(None if tiles is None else Path(tiles)).table
-
-
-def prices_of(kind: Kind, tiles: "str | Path | TileTable | None" = None) -> "Prices":
-    """The prices of sparse contractions on a kind of machine.
-
-    Args:
-        kind: The machine.
-        tiles: As of `tile_table`; those of GPUs are a model's.
-    """
-    if kind == "cpu":
-        return tile_table(tiles)
-    from pitc.ir.gpu_speed import GpuPrices
-
-    return GpuPrices()
 
 
 @rare_collection()
