@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pitc.codegen.build.cache import Cache
-from pitc.codegen.build.cuda_code import Makers, RequestedCode
+from pitc.codegen.build.cuda_code import Makers, encoded, requested_code
 from pitc.codegen.build.cuda_compiler import (
     CudaCompiler,
     CudaModule,
@@ -170,9 +170,11 @@ def compile_requests(
     """
     compiler = find_cuda_compiler()
     targets = targets_of(archs, compiler, all_ptx=all_ptx)
-    code = RequestedCode(requests, targets[0], cache)
-    modules, images = compile_modules(code.makers, targets, compiler, progress, cache)
-    code.keep(modules)
+    makers, missed = requested_code(requests, targets[0], cache)
+    modules, images = compile_modules(makers, targets, compiler, progress, cache)
+    if cache is not None:
+        for key, symbols in missed.items():
+            cache.put(key, encoded({symbol: modules[symbol] for symbol in symbols}))
     return modules, images, compiler
 
 

@@ -1,6 +1,7 @@
 """The options of each command: a dataclass whose docstring is the command's help.
 
-What several commands share is declared once, at the top. Imports typer only.
+What several commands share is declared once, at the top. Values are made by the command line
+alone: defaults of fields are what it is told. Imports typer only.
 """
 
 from dataclasses import dataclass
