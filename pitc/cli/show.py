@@ -249,9 +249,7 @@ def verified(result: Comparison, scaled: Sequence[str] = ()) -> None:
         rows.append((o.output, o.dtype, o.rows, *values, verdict))
     if result.cases:
         print_table(out, ("output", "type", "rows", *numbers, "result"), rows, numbers)
-    for why, outputs in grouped({o.output: o.why for o in result.outputs}).items():
-        of = "" if len(outputs) == len(result.outputs) else f" of {', '.join(outputs)}"
-        out.print(Text(f"tolerance{of}: {why}"))
+    print_tolerances(out, {o.output: o.why for o in result.outputs})
     for title, reason in list(result.skipped.items())[:SKIPS_SHOWN]:
         out.print(
             Text(f"skipped {title}: ONNX Runtime fails on the source model: {reason}", "yellow")
@@ -266,12 +264,14 @@ def verified(result: Comparison, scaled: Sequence[str] = ()) -> None:
     out.print(Text(_outcome(result)))
 
 
-def grouped(texts: Mapping[str, str]) -> dict[str, list[str]]:
-    """Names by what is said of them."""
+def print_tolerances(out: Console, texts: Mapping[str, str]) -> None:
+    """Where the tolerances of outputs come from, what is alike in one line."""
     found: dict[str, list[str]] = {}
     for name, text in texts.items():
         found.setdefault(text, []).append(name)
-    return found
+    for text, outputs in found.items():
+        of = "" if len(outputs) == len(texts) else f" of {', '.join(outputs)}"
+        out.print(Text(f"tolerance{of}: {text}"))
 
 
 def _outcome(result: Comparison) -> str:

@@ -3,7 +3,7 @@
 from rich.markup import escape
 from rich.text import Text
 
-from pitc.cli.show import console, grouped, print_table
+from pitc.cli.show import console, print_table, print_tolerances
 from pitc.measure.bench import LEAST_ROUNDS, Race, Timing
 from pitc.measure.throughput import Rate
 
@@ -26,9 +26,7 @@ def raced(race: Race, title: str) -> None:
     told = (f"{row.verdict}: {_gain(row) if row.interval else few}" for row in rows[1:])
     for line in dict.fromkeys(told):
         out.print(Text(line))
-    for text, outputs in grouped(race.tolerances).items():
-        of = "" if len(outputs) == len(race.tolerances) else f" of {', '.join(outputs)}"
-        out.print(Text(f"tolerance{of}: {text}"))
+    print_tolerances(out, race.tolerances)
     for name, reason in race.left_out.items():
         out.print(Text(f"{name} was left out: {reason}", "yellow"))
 
