@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from pitc.errors import ModelError
+from pitc.errors import ModelError, origin_of
 from pitc.importer.external_data import check_external, contained, external_files
 from pitc.importer.proto import (
     PROTO_BYTES,
@@ -154,7 +154,7 @@ def _checked(proto: onnx.ModelProto, path: Path | None) -> ir.Model:
     try:
         model = ir.from_proto(proto)
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as why:
-        raise ModelError(f"cannot be represented: {_first_line(_innermost(why))}") from None
+        raise ModelError(f"cannot be represented: {origin_of(why)}") from None
     _detach(model)
     if untyped:
         _declare(model)
@@ -242,17 +242,6 @@ def _check_outside(graph: onnx.GraphProto) -> None:
 def _ranked(graph: onnx.GraphProto) -> bool:
     types = [v.type for v in (*graph.input, *graph.output)]
     return all(t.tensor_type.HasField("shape") for t in types if t.HasField("tensor_type"))
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
-
-
-def _innermost(error: BaseException) -> str:
-    """What began a chain of exceptions; each one around it tells only where it was."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return str(error)
 
 
 def _invalid(text: str) -> ModelError:
