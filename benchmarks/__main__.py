@@ -1,6 +1,6 @@
 """Entry of `python -m benchmarks`: limits the threads before anything else is imported."""
 
-from pitc.measure.timing import limit_threads
+from benchmarks.one_thread import limit_threads
 
 limit_threads()
 

@@ -17,10 +17,10 @@ import numpy as np
 import onnx
 
 from benchmarks.cases import CompileCase, TallCase
+from benchmarks.one_thread import THREAD_LIMITS
 from benchmarks.workload import build
 from models.tall import TALL
 from pitc.errors import MachineError
-from pitc.measure.timing import THREAD_LIMITS
 
 Say = Callable[[str], None]
 

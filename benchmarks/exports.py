@@ -7,7 +7,7 @@ answers are compared with ONNX Runtime's. It runs in the second environment (`ma
 of all writes `results/exports.json`; `python -m benchmarks.exports_page` makes a page of that.
 """
 
-from pitc.measure.timing import limit_threads
+from benchmarks.one_thread import limit_threads
 
 limit_threads()
 

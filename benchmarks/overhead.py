@@ -25,7 +25,7 @@ from pitc.codegen.call import KernelLibrary
 from pitc.host.machine import cpu_level
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import pack_panels
-from pitc.measure.timing import one_core
+from pitc.measure.timing import pinned
 from pitc.options import LEVELS
 
 SCHEMA = 1
@@ -83,7 +83,7 @@ def command(
 ) -> None:
     """Measure what a small PIT node costs beyond its kernel."""
     feeds = {"x": np.ones((1, ROWS, WIDTH), np.float32), "mask": np.ones((1, ROWS), np.int64)}
-    with tempfile.TemporaryDirectory() as name, one_core():
+    with tempfile.TemporaryDirectory() as name, pinned(1):
         contenders: dict[str, Callable[[], Any]] = {}
         for nodes in (SHORT, LONG):
             compiled = pitc.compile(chain(nodes, "MatMul"), padding="mask")

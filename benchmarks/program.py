@@ -31,7 +31,7 @@ from benchmarks.workload import Shared
 from benchmarks.worst import beyond, measure_worst
 from benchmarks.worst_cases import WorstCase, cases_of
 from pitc.errors import PitcError, UsageError
-from pitc.measure.timing import allowed_cores, one_core
+from pitc.measure.timing import allowed_cores, pinned
 
 COMPILE_ROUNDS = 3
 
@@ -107,7 +107,7 @@ def run_cases(
     def say(line: str) -> None:
         console.print(f"  {line}", style="dim", highlight=False)
 
-    with one_core():
+    with pinned(1):
         limits = measure_limits()
         facts = machine_facts() | {"limits": limits}
         for _, group in groupby(cases, key=source):

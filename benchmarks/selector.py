@@ -21,7 +21,7 @@ from benchmarks.report import RESULTS
 from pitc.host.machine import cpu_level
 from pitc.ir.tiles import TileTable
 from pitc.ir.variants import VARIANTS
-from pitc.measure.timing import one_core
+from pitc.measure.timing import pinned
 from pitc.options import LEVELS
 from pitc.tiles.find import tables_in_force
 from pitc.tiles.measure import contractions
@@ -143,7 +143,7 @@ def command(
     chosen = LEVELS[level or cpu_level() or "v3"]
     tables = tables_in_force(tiles)
     outcomes: list[Outcome] = []
-    with one_core() if threads == 1 else nullcontext():
+    with pinned(1) if threads == 1 else nullcontext():
         for group in random_cases(points, seed):
             console.print(f"  {len(outcomes)}/{points} {group[0].k} x {group[0].n}", style="dim")
             outcomes += measure(group, chosen, rounds, tables.table, threads)

@@ -7,7 +7,7 @@ same texts; the answers are compared first. It runs in the second environment (`
     .venv-libs/bin/python -m benchmarks.serving ray
 """
 
-from pitc.measure.timing import interleave, limit_threads, one_core, ratio
+from benchmarks.one_thread import limit_threads
 
 limit_threads()
 
@@ -32,6 +32,7 @@ from models.minilm_folders import write_export  # noqa: E402
 from models.text import docstrings  # noqa: E402
 from pitc.errors import VerificationError  # noqa: E402
 from pitc.ir.plan import EP_NAME  # noqa: E402
+from pitc.measure.timing import interleave, pinned, ratio  # noqa: E402
 from pitc.session import quiet_options  # noqa: E402
 
 SCHEMA = 1
@@ -102,7 +103,7 @@ def sentence_transformers(
     library = import_module("sentence_transformers")
     import_module("torch").set_num_threads(1)
     name, texts = pitc.register(), texts_of(count)
-    with tempfile.TemporaryDirectory() as scratch, one_core():
+    with tempfile.TemporaryDirectory() as scratch, pinned(1):
         folders = dict(zip((CPU, name), prepare(Path(scratch), layers), strict=True))
         models = {who: _loaded(library, where, who) for who, where in folders.items()}
         print(f"{'batch':>5} {'ORT s':>8} {'pitc s':>8} {'gain':>6}  goal", flush=True)

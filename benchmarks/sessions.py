@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.one_thread import THREAD_LIMITS
 from benchmarks.workload import Workload
 from pitc.errors import MachineError
-from pitc.measure.timing import THREAD_LIMITS
 
 # Arguments: model file or folder, inputs (.npz), threads of each session, rounds.
 _MEASURE = """

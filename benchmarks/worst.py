@@ -25,7 +25,7 @@ from benchmarks.worst_inputs import Feeds, Run, given_inputs, masks_of, settings
 from pitc.check.double import run_in_double
 from pitc.check.feeds import Case, input_specs
 from pitc.check.reference import contract_of, reference_session
-from pitc.check.tokens import LiveTokens, token_axes
+from pitc.check.tokens import LiveTokens
 from pitc.check.tolerance import arithmetic_of
 from pitc.check.verify import Rules, compare
 from pitc.compiled import CompiledModel
@@ -256,7 +256,7 @@ def wrong_answer(compiled: CompiledModel, model: Path, case: Case, ours: Run) ->
         [case],
         Rules(
             padding=LiveTokens(model, padding),
-            token_outputs=token_axes(compiled.report),
+            token_outputs=compiled.report.tokens,
             arithmetic=arithmetic_of(load_model(model)),
             plain=lambda: of_session(reference_session(model, contract, unoptimised_options())[0]),
             double=lambda: run_in_double(load_model(model), unoptimised_options),

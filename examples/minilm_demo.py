@@ -26,7 +26,7 @@ from benchmarks.machine import machine_facts
 from models import minilm
 from models.text import Batch, batches
 from pitc.errors import PitcError, VerificationError
-from pitc.measure.timing import interleave, one_core, ratio
+from pitc.measure.timing import interleave, pinned, ratio
 
 TOLERANCE = 1e-5
 LOOK_AT = (
@@ -149,7 +149,7 @@ def demo(
             text = "race them, ONNX Runtime and pitc in turns, one thread each, CPU time"
             step(console, 4, f"{text}; about {seconds:.0f} s at most")
             rows = []
-            with one_core():
+            with pinned(1):
                 for number, batch in enumerate(drawn, 1):
                     rows.append(measure(plain, compiled, batch, rounds, budget_s))
                     text = (

@@ -11,7 +11,7 @@ import numpy as np
 import pitc
 from models.graph import GraphBuilder
 from models.sparsity import Sparsity
-from pitc.measure.trace import contractions, read_trace
+from pitc.measure.trace import contractions, read_lines
 
 HIDDEN, FFN, TOKENS = 256, 1024, 128
 
@@ -34,7 +34,7 @@ with tempfile.TemporaryDirectory() as folder:
     model = pitc.compile(g.model())
     for _ in range(10):
         model.run({"x": rng.standard_normal((TOKENS, HIDDEN), np.float32)})
-    for c in contractions(read_trace(trace)):
+    for c in contractions(read_lines(trace).products):
         print(f"{c.node}: {c.density:.1%} of {c.rows[1]} x {c.k} elements are not 0")
         print("  ran", ", ".join(f"{name} {count} times" for name, count in c.variants.items()))
         times = c.measured_us, c.predicted_us, c.dense_predicted_us or 0.0

@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING
 
 from pitc.artifact.check import check_artifact
 from pitc.artifact.folder import FULL, check_output, new_folder
-from pitc.artifact.manifest import (
-    KERNELS,
-    Options,
-    Source,
-)
+from pitc.artifact.manifest import KERNELS, Options, Source
 from pitc.collection import rare_collection
 from pitc.compiled import CompiledModel
 from pitc.errors import MachineError, ModelError, SuggestionWarning, UsageError
@@ -100,65 +96,49 @@ def compile(
     if output is not None:
         check_output(Path(output), force=force, source=source_path)
     steps = _Steps(progress)
-    with _folder_of(output) as (folder, scratch):
-        from pitc.importer.memory import imported_from
+    from pitc.artifact.write import count_pit_nodes
+    from pitc.importer.memory import imported_from
 
-        with imported_from(model) as read:  # weights are there until the artifact is written
-            reports = _compile(
-                read,
-                options,
-                folder,
-                force=force,
-                lasting=scratch is None,
-                tiles=tiles,
-                cache=cache,
-                steps=steps,
-                kernel_progress=kernel_progress,
-            )
+    # weights are there until the artifact is written
+    with _folder_of(output) as (folder, scratch), imported_from(model) as read:
+        imported, source = import_model(read, steps)
+        if options.padding is not None:
+            from pitc.passes.masks import padding_masks
+
+            padding_masks(imported.clone(), options.padding)  # refused before anything is written
+        _spare_weights(imported, folder)
+        fallback = imported.clone()
+        lowered = _lowered(read, imported, source, options, tiles, steps)
+        for one in lowered.values():
+            if not (one.report.changed or count_pit_nodes(one.model)):  # it compiles to itself
+                one.model = fallback.clone()
+        with new_folder(folder, force=force, lasting=scratch is None) as fresh:
+            _write(fresh, lowered, fallback, options, source, steps, kernel_progress, cache)
+        steps.end()
+        reports: dict[Kind, Report] = {kind: one.report for kind, one in lowered.items()}
+        for report in reports.values():
+            report.stages_ms.update(steps.own_ms)
         made = CompiledModel(check_artifact(folder, hashes=False), reports, scratch)
     _warn(made.reports)
     return made
 
 
-def _compile(
-    model: "Path | onnx.ModelProto",
+def _lowered(
+    read: "Path | onnx.ModelProto",
+    imported: "ir.Model",
+    source: Source,
     options: CompileOptions,
-    folder: Path,
-    *,
-    force: bool,
-    lasting: bool,
     tiles: "str | Path | TileTable | None",
-    cache: bool,
-    steps: "_Steps",
-    kernel_progress: KernelProgress | None,
-) -> dict[Kind, Report]:
-    """`compile`, for what the importer reads, into a folder; a lasting one is waited for until it
-    is on the disk.
-    """
-    from pitc.artifact.write import count_pit_nodes
-
-    imported, source = import_model(model, steps)
-    if options.padding is not None:
-        from pitc.passes.masks import padding_masks
-
-        padding_masks(imported.clone(), options.padding)  # refused before anything is written
-    _spare_weights(imported, folder)
-    fallback = imported.clone()
-    lowered: dict[Kind, Lowered] = {}
-    with loading_beside(model, imported):
+    progress: Progress | None,
+) -> "dict[Kind, Lowered]":
+    """What the passes make of a model for each kind of machine, if ONNX Runtime loads it."""
+    found: dict[Kind, Lowered] = {}
+    with loading_beside(read, imported):
         for kind in options.targets.kinds:
-            one = lower(imported.clone(), options, steps, prices_of(kind, tiles), kind)
-            if not (one.report.changed or count_pit_nodes(one.model)):  # it compiles to itself
-                one.model = fallback.clone()
+            prices = prices_of(kind, tiles)
+            found[kind] = one = lower(imported.clone(), options, progress, prices, kind)
             one.report.model, one.report.target = source.name, options.target
-            lowered[kind] = one
-    with new_folder(folder, force=force, lasting=lasting) as fresh:
-        _write(fresh, lowered, fallback, options, source, steps, kernel_progress, cache)
-    steps.end()
-    reports: dict[Kind, Report] = {kind: one.report for kind, one in lowered.items()}
-    for report in reports.values():
-        report.stages_ms.update(steps.own_ms)
-    return reports
+    return found
 
 
 def _warn(reports: Mapping[Kind, Report]) -> None:
@@ -189,36 +169,27 @@ def stages() -> tuple[str, ...]:
     return ("import", *STAGES, "codegen", "write")
 
 
-def tile_table(tiles: "str | Path | TileTable | None" = None) -> "TileTable":
-    """The prices of sparse contractions on CPUs that a compilation uses.
+def prices_of(kind: Kind, tiles: "str | Path | TileTable | None" = None) -> "Prices":
+    """The prices of sparse contractions on a kind of machine that a compilation uses.
 
     Args:
-        tiles: The prices, a file with them, or None for those in force on this machine.
+        kind: The machine; the prices of GPUs are a model's.
+        tiles: The prices on CPUs, a file with them, or None for those in force on this machine.
 
     Raises:
         ArtifactError: The file is no tile table, or damaged.
         UsageError: It cannot be read.
     """
+    if kind == "cuda":
+        from pitc.ir.gpu_speed import GpuPrices
+
+        return GpuPrices()
     from pitc.ir.tiles import TileTable
     from pitc.tiles.find import tables_in_force
 
     if isinstance(tiles, TileTable):
         return tiles
     return tables_in_force(None if tiles is None else Path(tiles)).table
-
-
-def prices_of(kind: Kind, tiles: "str | Path | TileTable | None" = None) -> "Prices":
-    """The prices of sparse contractions on a kind of machine.
-
-    Args:
-        kind: The machine.
-        tiles: As of `tile_table`; those of GPUs are a model's.
-    """
-    if kind == "cpu":
-        return tile_table(tiles)
-    from pitc.ir.gpu_speed import GpuPrices
-
-    return GpuPrices()
 
 
 @rare_collection()
@@ -315,19 +286,19 @@ def _dump_kernels(
     """Write what kernels are made of beside the stages: of CPUs TIR, LLVM IR and assembly; of GPUs
     sources, PTX and resource use.
     """
-    from pitc.codegen.build.cuda_functions import functions_of
-
     on_cpus = [request for request in requests if request.kind != "cuda"]
-    functions = functions_of(requests)
+    on_gpus = [request for request in requests if request.kind == "cuda"]
     with _explained(folder):
         if on_cpus:
             from pitc.codegen.build.cpu_dump import dump_cpu_kernels
 
             dump_cpu_kernels(on_cpus, targets.levels, folder / "cpu")
-        if functions:
+        if on_gpus:
             from pitc.codegen.build.cuda_dump import dump_cuda_kernels
+            from pitc.codegen.build.cuda_library import compile_requests
 
-            dump_cuda_kernels(functions, targets.archs, folder / "cuda", cache)
+            found = compile_requests(on_gpus, targets.archs, cache=cache, all_ptx=True)
+            dump_cuda_kernels(*found[:2], folder / "cuda")
 
 
 @contextmanager
@@ -347,29 +318,28 @@ def _explained(stages: Path | None) -> Iterator[None]:
 _KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 
 
-def check_loads(source: "str | Path | onnx.ModelProto", imported: "ir.Model") -> None:
-    """Refuse what ONNX Runtime refuses: the compiled graph holds the same nodes.
-
-    Operators of other domains come with a library of the program that runs the model.
-    """
-    try:
-        graph = source if isinstance(source, str | Path) else source.SerializeToString()
-        plain_session(graph, quiet_options(lasting=False))
-    except ModelError:
-        own = {function.domain for function in imported.functions.values()}
-        if all(n.domain in (*_KNOWN_DOMAINS, *own) for n in imported.graph.all_nodes()):
-            raise
-
-
 @contextmanager
 def loading_beside(source: "str | Path | onnx.ModelProto", imported: "ir.Model") -> Iterator[None]:
-    """`check_loads` in a thread of its own, beside what is done here with clones of the model.
+    """Refuse what ONNX Runtime refuses, in a thread of its own, beside what is done here with
+    clones of the model: the compiled graph holds the same nodes.
+
+    Operators of other domains come with a library of the program that runs the model.
 
     Raises:
         ModelError: ONNX Runtime refuses the model, whatever else went wrong meanwhile.
     """
+
+    def load() -> None:
+        try:
+            graph = source if isinstance(source, str | Path) else source.SerializeToString()
+            plain_session(graph, quiet_options(lasting=False))
+        except ModelError:
+            own = {function.domain for function in imported.functions.values()}
+            if all(n.domain in (*_KNOWN_DOMAINS, *own) for n in imported.graph.all_nodes()):
+                raise
+
     with ThreadPoolExecutor(1) as beside:
-        loads = beside.submit(check_loads, source, imported)
+        loads = beside.submit(load)
         try:
             yield
         finally:
@@ -437,16 +407,10 @@ def explain(
         raise UsageError(text, hint=hint)
     stages = Path(dump_ir) if dump_ir is not None else None
     options = CompileOptions(target, spelled(padding), stages, check, suggest, stop_after)
-    reports: dict[Kind, Report] = {}
     with imported_from(model) as read:
         imported, source = import_model(read, progress)
-        with loading_beside(read, imported):
-            for kind in options.targets.kinds:
-                prices = prices_of(kind, tiles)
-                report = lower(imported.clone(), options, progress, prices, kind).report
-                report.model, report.target = source.name, target
-                reports[kind] = report
-    return reports
+        lowered = _lowered(read, imported, source, options, tiles, progress)
+    return {kind: one.report for kind, one in lowered.items()}
 
 
 class _Steps:

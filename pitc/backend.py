@@ -8,7 +8,7 @@
 Models are compiled in memory and run by ONNX Runtime on the CPU.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +56,10 @@ class PitcBackendRep(BackendRep):
             UsageError: The inputs do not fit the model, or it fails on them.
         """
         _refuse(kwargs)
-        results = run_session(self._session, self._by_name(inputs))
+        text = f"the model has {', '.join(self.inputs) or 'none'}"
+        results = run_session(self._session, _by_name(inputs, self.inputs, text))
         outputs: tuple[Any, ...] = self._result(*results.values())
         return outputs
-
-    def _by_name(self, inputs: Any) -> Mapping[str, Any]:
-        if isinstance(inputs, Mapping):
-            return inputs
-        values = list(inputs) if is_several(inputs) else [inputs]
-        if len(values) != len(self.inputs):
-            names = ", ".join(self.inputs) or "none"
-            raise UsageError(f"{len(values)} inputs given, the model has {names}")
-        return dict(zip(self.inputs, values, strict=True))
 
 
 class PitcBackend(Backend):
@@ -156,18 +148,28 @@ class PitcBackend(Backend):
             ModelError: The node is not valid ONNX, or ONNX Runtime has no such operator.
         """
         names = [name for name in node.input if name]
-        if isinstance(inputs, Mapping):
-            feeds = dict(inputs)
-        else:
-            values = list(inputs) if is_several(inputs) else [inputs]
-            if len(values) != len(names):
-                raise UsageError(f"{len(values)} inputs given, the node reads {', '.join(names)}")
-            feeds = dict(zip(names, values, strict=True))
+        feeds = _by_name(inputs, names, f"the node reads {', '.join(names)}")
         if missing := sorted(set(names) - set(feeds)):
             raise UsageError(f"inputs are missing: {', '.join(missing)}")
         infos = None if outputs_info is None else listed("outputs_info", outputs_info)
         model = _node_model(node, feeds, infos, kwargs.pop("opset_version", None))
         return cls.run_model(model, feeds, device, **kwargs)
+
+
+def _by_name(inputs: Any, names: Sequence[str], text: str) -> dict[str, Any]:
+    """Inputs under their names; others have one for each, in order, or are the only one.
+
+    Args:
+        inputs: The inputs.
+        names: Their names.
+        text: What is said of these where there are more or fewer inputs.
+    """
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    values = list(inputs) if is_several(inputs) else [inputs]
+    if len(values) != len(names):
+        raise UsageError(f"{len(values)} inputs given, {text}")
+    return dict(zip(names, values, strict=True))
 
 
 def _node_model(
@@ -216,21 +218,15 @@ def _versions(graph: onnx.GraphProto) -> dict[str, int]:
 
     Older versions run on more releases of ONNX Runtime than the newest one of the installed ONNX.
     """
+    from pitc.importer.proto import nodes
+
     found: dict[str, int] = {}
-    for node in _nodes(graph):
+    for node in nodes(onnx.ModelProto(graph=graph)):
         since = 1
         if onnx.defs.has(node.op_type, node.domain):
             since = onnx.defs.get_schema(node.op_type, node.domain).since_version
         found[node.domain] = max(found.get(node.domain, 1), since)
     return found
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _nodes(attribute.g)
 
 
 def _type_of(value: Any) -> onnx.TypeProto:

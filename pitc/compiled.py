@@ -7,6 +7,7 @@ import warnings
 import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,8 @@ class CompiledModel:
         if self._lasting is None:
             hint = "save it first; the pickle holds only its path"
             raise UsageError("it is in a temporary folder, so it cannot be pickled", hint=hint)
-        return _load_again, (str(self._lasting), self._providers, self._threads)
+        again = partial(load, providers=self._providers, threads=self._threads)
+        return again, (str(self._lasting),)
 
     def __copy__(self) -> "CompiledModel":
         return self  # nothing in it changes
@@ -284,13 +286,6 @@ def load(
         import_module("onnxruntime")
     check = check_artifact(Path(folder), hashes=hashes)
     return CompiledModel(check, providers=providers, threads=threads)
-
-
-def _load_again(
-    folder: str, providers: Iterable[Kind] | None, threads: int | None
-) -> CompiledModel:
-    """What a pickled model becomes."""
-    return load(folder, providers=providers, threads=threads)
 
 
 def _kinds(providers: Iterable[Kind] | None) -> tuple[Kind, ...] | None:

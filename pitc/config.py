@@ -31,13 +31,13 @@ class Defaults(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    target: str | None = None
+    target: str | None = "auto"
     padding: str | None = None
     tiles: str | None = None
     output: str | None = None
     dump_ir: str | None = Field(default=None, alias="dump-ir")
     report: str | None = None
-    quiet: bool | None = None
+    quiet: bool | None = False
 
     @field_validator("target")
     @classmethod
@@ -50,15 +50,7 @@ class Defaults(BaseModel):
         return value
 
 
-BUILT_IN: dict[str, str | bool | None] = {
-    "target": "auto",
-    "padding": None,
-    "tiles": None,
-    "output": None,
-    "dump_ir": None,
-    "report": None,
-    "quiet": False,
-}
+BUILT_IN: dict[str, str | bool | None] = Defaults().model_dump()
 PATHS = frozenset({"tiles", "output", "dump_ir", "report"})
 
 

@@ -20,6 +20,14 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in flat)
 
 
+def origin_of(error: BaseException) -> str:
+    """The first line of what began a chain of exceptions; others tell only where it was."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line), type(error).__name__)
+
+
 def _clipped(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}..."
 

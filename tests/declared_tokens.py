@@ -8,13 +8,19 @@ y [b, s, 5]              along 1: the last s of the mask
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pitc.check.tokens import TokenAxis
+from pitc.check.tokens import Live
+from pitc.ir.report import TokenPlace
 
 Sizes = Sequence[Any]
 """A declared shape: sizes, or names of dynamic sizes, or None."""
 
 
-def token_axes(mask: Sizes, outputs: Mapping[str, Sizes]) -> dict[str, TokenAxis]:
+def live_of(padding: str | None) -> Live | None:
+    """Which tokens are real by an input that is 0 at padding; it stands for outputs of any mask."""
+    return None if padding is None else lambda feeds: {"": feeds[padding] != 0}
+
+
+def token_axes(mask: Sizes, outputs: Mapping[str, Sizes]) -> dict[str, TokenPlace]:
     """Where outputs hold tokens, those that hold any.
 
     Args:
@@ -23,7 +29,9 @@ def token_axes(mask: Sizes, outputs: Mapping[str, Sizes]) -> dict[str, TokenAxis
     """
     covers_past = len(mask) == 2 and len(_terms(mask[1])) > 1
     found = {name: token_axis(mask, sizes) for name, sizes in outputs.items()}
-    return {n: TokenAxis(axis, covers_past) for n, axis in found.items() if axis is not None}
+    return {
+        n: TokenPlace("", 0, axis, covers_past) for n, axis in found.items() if axis is not None
+    }
 
 
 def token_axis(mask: Sizes, output: Sizes) -> int | None:

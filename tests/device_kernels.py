@@ -18,10 +18,10 @@ import onnx
 import pytest
 from filelock import FileLock
 
+from benchmarks.gpu.own_kernels import build_cuda_kernels
 from pitc.codegen.build import cuda_code, cuda_functions, cuda_library, library
 from pitc.codegen.build.cuda_compiler import Compiled, CudaModule
 from pitc.codegen.build.cuda_functions import functions_of
-from pitc.codegen.build.cuda_library import build_cuda_kernels
 from pitc.codegen.build.link import Built
 from pitc.ir.kernel import KernelRequest
 from tests import kept_code

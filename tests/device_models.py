@@ -19,11 +19,12 @@ import onnx
 
 import pitc
 from pitc.check.feeds import Case as Feeds
-from pitc.check.tokens import TokenAxis
 from pitc.check.verify import Rules, compare
 from pitc.errors import ModelError
 from pitc.ir.plan import CUDA_EP_NAME
+from pitc.ir.report import TokenPlace
 from pitc.session import plain_session
+from tests.declared_tokens import live_of
 from tests.device_kernels import ARCH, kept_kernels
 from tests.device_support import FakeDriver, session, told
 from tests.random_check import lowering_everything
@@ -75,7 +76,7 @@ class Model:
     proto: onnx.ModelProto
     feeds: Sequence[Feeds]
     padding: str | None = None
-    tokens: Mapping[str, TokenAxis] = field(default_factory=dict)
+    tokens: Mapping[str, TokenPlace] = field(default_factory=dict)
     tolerance: float | None = None
     eager: bool = False
     given: Mapping[str, str] = field(default_factory=lambda: dict(EXACT))
@@ -196,7 +197,7 @@ def differences(
         lambda _: next(got),
         lambda _: next(want),
         [model.feeds[number] for number in sorted(wanted)],
-        Rules(model.padding, model.tokens, model.tolerance),
+        Rules(live_of(model.padding), model.tokens, model.tolerance),
     )
     for o in result.outputs:
         if not o.ok:

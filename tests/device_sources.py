@@ -21,9 +21,9 @@ from models.t5 import T5Config, t5_decoder, t5_encoder, t5_ffn
 from pitc.api import import_model
 from pitc.check.feeds import Case as Feeds
 from pitc.check.feeds import InputSpec, input_specs, named_dims, random_feeds, sizes_of
-from pitc.check.tokens import TokenAxis
 from pitc.check.tolerance import FLOORS
 from pitc.ir.gpu_speed import GpuPrices
+from pitc.ir.report import TokenPlace
 from pitc.passes.pipeline import Lowered
 from tests.branch_models import MASKS as BRANCH_MASKS
 from tests.branch_models import PADDING, feeds_of, model
@@ -116,7 +116,7 @@ def feeds_for(specs: list[InputSpec], padding: str | None, seed: int) -> Iterato
 def model_of(proto: onnx.ModelProto, padding: str | None, seed: int, **other: Any) -> Model:
     """A model with drawn inputs; its padding mask is 0 and 1."""
     specs = input_specs(import_model(proto)[0])
-    tokens: dict[str, TokenAxis] = {}
+    tokens: dict[str, TokenPlace] = {}
     if padding:
         mask = declared_sizes(proto.graph.input)[padding]
         tokens = token_axes(mask, declared_sizes(proto.graph.output))
@@ -214,7 +214,7 @@ def fused_layer(label: str) -> Model:
             live = mask_of(own if padding == "m" else kept).astype(np.int64)
             feeds.append(Feeds(f"{own} {kept}", {}, X | {"m": keys(own), "tokens": live}))
     # where a sequence keeps no key, -1e4 is added to all of its scores, which rounds them
-    tokens = {"y": TokenAxis(1)}
+    tokens = {"y": TokenPlace("", 0, 1)}
     return Model(layer(label), feeds, padding, tokens, tolerance=1e-3, eager=True)
 
 

@@ -7,13 +7,12 @@ from html.parser import HTMLParser
 
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.report import KernelRecord, NodeRecord, RegionRecord, Report, Suggestion
-from pitc.ir.tile_work import Work
 from pitc.measure.bench import Race, Timing
 from pitc.measure.profile import NodeTime, Profile
 from pitc.measure.timing import spread
 from pitc.measure.trace import contractions
 from pitc.measure.trace_channels import ChannelDecision, convolutions
-from pitc.measure.trace_lines import Decision
+from pitc.measure.trace_lines import Candidate, Decision
 from pitc.report.evidence import Evidence
 
 HOSTILE = "<script>alert('x')</script>\"'&amp;{{ 7 * 7 }}</title><img src=http://x/y>"
@@ -68,7 +67,7 @@ def evidence() -> Evidence:
         gain = spread([x / y for x, y in zip(ms, ours, strict=True)])
         rounds = tuple(1e3 * x for x in ms)
         interval = (2.9, 3.05)
-        race.timings.append(Timing(name, "1.0", spread(rounds), rounds, gain, interval, 0.0))
+        race.timings.append(Timing(name, "1.0", 0.0, gain, interval, spread(rounds), rounds))
     before, after, decisions = [], [], []
     for layer in range(LAYERS):
         at = f"/model/layer.{layer}/"
@@ -100,8 +99,9 @@ def evidence() -> Evidence:
 
 def decision(node: str, live: int) -> Decision:
     """Of 4 rows of 64 elements."""
-    work = Work(4, 64, 2, 4, 2, True, {"elements": live})
-    return Decision(node, work, {"row": 3.0, "dense": 9.0}, {}, "row", 4.0, 1)
+    offered = {"row": Candidate(3.0, ()), "dense": Candidate(9.0, ())}
+    counts = {"elements": live}
+    return Decision(node, 4, 64, 2, 4, 2, 1, True, counts, offered, "row", 4.0)
 
 
 def random_model(nodes: int, seed: int) -> Report:

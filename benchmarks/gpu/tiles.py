@@ -51,8 +51,8 @@ def _some(tiles: Mapping[str, CudaTile], *, small: bool) -> Mapping[str, CudaTil
 
 def build(out: Path, archs: list[str], *, small: bool) -> None:
     """Write the library of their kernels."""
+    from benchmarks.gpu.own_kernels import build_cuda_kernels
     from pitc.codegen.build.cache import kernel_cache
-    from pitc.codegen.build.cuda_library import build_cuda_kernels
     from pitc.codegen.families.contract_cuda import contract_tile, gather_gemm
 
     params = {"dtype": DTYPE, "activation": "none", "residual": 0}

@@ -71,6 +71,7 @@ A_ROWS, B_PANELS = Descriptor(16, 1024, 32), Descriptor(8192, 1024, 2048)
 
 def build(out: Path, arch: str) -> None:
     """Write the library of the trial, for one architecture alone."""
+    from benchmarks.gpu.own_kernels import compile_functions
     from pitc.codegen.build import cuda_library
     from pitc.codegen.build.find_cuda import find_cuda_compiler
     from pitc.codegen.build.link import link_library
@@ -80,7 +81,7 @@ def build(out: Path, arch: str) -> None:
     compiler = _Alone(find_cuda_compiler())
     with _engine():
         functions = [gather_gemm(f"{FAMILY}_{t.name}_cuda", params, t) for t in TILES]
-        modules, images = cuda_library.compile_functions(functions, [arch], compiler)
+        modules, images = compile_functions(functions, [arch], compiler)
     link_library([cuda_library.part_of(modules, images, compiler)], out)
 
 

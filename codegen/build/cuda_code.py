@@ -8,7 +8,7 @@ from typing import Any
 
 from pitc.codegen.build.cache import Cache
 from pitc.codegen.build.cuda_compiler import CudaModule
-from pitc.codegen.build.kernel_keys import CudaCodeKey, generator, key_of
+from pitc.codegen.build.kernel_keys import Key, generator
 from pitc.ir.kernel import KernelRequest
 
 Makers = Mapping[str, Callable[[], CudaModule]]
@@ -34,8 +34,10 @@ def module_of(function: Any, arch: str) -> CudaModule:
     return cuda_module([function], arch)
 
 
-class RequestedCode:
-    """The modules of all functions that answer some requests.
+def requested_code(
+    requests: Iterable[KernelRequest], arch: str, cache: Cache | None
+) -> tuple[dict[str, Callable[[], CudaModule]], dict[str, list[str]]]:
+    """What makes, or knows, the modules of all functions that answer some requests.
 
     Where all are in the cache, TVM is not loaded.
 
@@ -44,33 +46,23 @@ class RequestedCode:
         arch: The oldest device.
         cache: Where modules are kept; None makes all of them.
 
-    Attributes:
-        makers: What makes, or knows, the module of each symbol.
+    Returns:
+        By symbol what makes its module; and symbols by the keys that the cache lacks.
     """
-
-    def __init__(self, requests: Iterable[KernelRequest], arch: str, cache: Cache | None) -> None:
-        made_by = generator()
-        self._cache = cache if made_by else None
-        self._missed: dict[str, list[str]] = {}  # key: symbols
-        self.makers: dict[str, Callable[[], CudaModule]] = {}
-        for request in requests:
-            if self._cache is None or made_by is None:
-                self.makers |= _made_now(request, arch)
-                continue
-            key = key_of(CudaCodeKey(request, arch, made_by))
-            if (kept := self._cache.get(key)) is not None:
-                self.makers |= {s: partial(_same, module) for s, module in decoded(kept).items()}
-            else:
-                makers = _made_now(request, arch)
-                self._missed[key] = list(makers)
-                self.makers |= makers
-
-    def keep(self, modules: Mapping[str, CudaModule]) -> None:
-        """Keep what was made, all modules by their symbols."""
-        if self._cache is None:
-            return
-        for key, symbols in self._missed.items():
-            self._cache.put(key, encoded({symbol: modules[symbol] for symbol in symbols}))
+    made_by = generator()
+    makers: dict[str, Callable[[], CudaModule]] = {}
+    missed: dict[str, list[str]] = {}
+    for request in requests:
+        key = Key("code", request, arch, made_by).name if made_by else ""
+        known = cache.get(key) if cache is not None and key else None
+        if known is not None:
+            makers |= {s: partial(_same, module) for s, module in decoded(known).items()}
+            continue
+        found = _made_now(request, arch)
+        makers |= found
+        if key:
+            missed[key] = list(found)
+    return makers, missed
 
 
 def _made_now(request: KernelRequest, arch: str) -> Makers:

@@ -3,39 +3,30 @@
 detect_scan.cu  detect_scan.sm_80.cubin  detect_scan.compute_80.ptx  ..  resources.txt
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from pitc.codegen.build.cache import Cache
 from pitc.codegen.build.cubin import kernel_resources
-from pitc.codegen.build.cuda_library import Image, compile_functions
-from pitc.codegen.build.find_cuda import find_cuda_compiler
+from pitc.codegen.build.cuda_compiler import CudaModule
+from pitc.codegen.build.cuda_library import Image
 
 _NAMES = ("module", "target", "kernel")
 _NUMBERS = ("registers", "shared", "stack", "stored", "loaded", "threads", "code")
 
 
 def dump_cuda_kernels(
-    functions: Sequence[Any], archs: Sequence[str], folder: Path, cache: Cache | None = None
+    modules: Mapping[str, CudaModule], images: Sequence[Image], folder: Path
 ) -> None:
-    """Write what is compiled for some TIR functions.
+    """Write what was compiled for NVIDIA GPUs.
 
     Args:
-        functions: As in `compile_functions`.
-        archs: As in `compile_functions`.
+        modules: Modules by their symbols.
+        images: Their images.
         folder: Where to write; it is made where it does not exist.
-        cache: As in `compile_functions`.
 
     Raises:
-        CudaSourceError: The CUDA compiler refused a source.
-        MachineError: There is no CUDA compiler, or it does not work.
         OSError: A file cannot be written.
-        UsageError: An architecture that the CUDA compiler does not know.
-        ValueError: No function, no architecture, or two functions of one symbol.
     """
-    compiler = find_cuda_compiler()
-    modules, images = compile_functions(functions, archs, compiler, all_ptx=True, cache=cache)
     folder.mkdir(parents=True, exist_ok=True)
     for symbol, module in modules.items():
         (folder / f"{symbol}.cu").write_text(module.source, "utf-8")

@@ -18,10 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pitc.codegen.build.cache import Cache
-from pitc.codegen.build.cuda_code import Makers, RequestedCode, makers_of
+from pitc.codegen.build.cuda_code import Makers, encoded, requested_code
 from pitc.codegen.build.cuda_compiler import (
     CudaCompiler,
     CudaModule,
@@ -30,8 +29,8 @@ from pitc.codegen.build.cuda_compiler import (
     check_target,
 )
 from pitc.codegen.build.find_cuda import find_cuda_compiler
-from pitc.codegen.build.kernel_keys import CudaImageKey, key_of
-from pitc.codegen.build.link import Built, Part, find_compiler, link_library
+from pitc.codegen.build.kernel_keys import Key, kept
+from pitc.codegen.build.link import Part
 from pitc.ir.kernel import KernelRequest
 
 Progress = Callable[[int, int, str], None]
@@ -67,40 +66,7 @@ class Image:
         return self.target.startswith("compute_")
 
 
-def compile_functions(
-    functions: Sequence[Any],
-    archs: Sequence[str],
-    compiler: CudaCompiler,
-    progress: Progress | None = None,
-    *,
-    all_ptx: bool = False,
-    cache: Cache | None = None,
-) -> tuple[dict[str, CudaModule], list[Image]]:
-    """Compile TIR functions for all architectures, in parallel.
-
-    Args:
-        functions: TIR functions with thread bindings, each of another symbol, at least one.
-        archs: Architectures, e.g. `("sm_80", "sm_90")`, at least one.
-        compiler: The CUDA compiler.
-        progress: Called with (images done, images in all, what is waited for: a function, which
-            becomes CUDA text, then each image).
-        all_ptx: Make PTX for each architecture, not for the newest one only.
-        cache: Where images are, and are kept; None makes all of them.
-
-    Returns:
-        Modules by their symbols, and images ordered by symbol and architecture, PTX last.
-
-    Raises:
-        CudaSourceError: The compiler refused a source.
-        MachineError: The compiler does not work.
-        UsageError: An architecture that it does not know.
-        ValueError: No function, no architecture, or two functions of one symbol.
-    """
-    targets = _targets(archs, compiler, all_ptx=all_ptx)
-    return _compile(makers_of(functions, targets[0]), targets, compiler, progress, cache)
-
-
-def _targets(archs: Sequence[str], compiler: CudaCompiler, *, all_ptx: bool = False) -> list[str]:
+def targets_of(archs: Sequence[str], compiler: CudaCompiler, *, all_ptx: bool = False) -> list[str]:
     """What is compiled for some architectures: cubins, oldest first, then PTX."""
     if not archs:
         raise ValueError("CUDA kernels need at least one function and one architecture")
@@ -112,14 +78,31 @@ def _targets(archs: Sequence[str], compiler: CudaCompiler, *, all_ptx: bool = Fa
     return targets
 
 
-def _compile(
+def compile_modules(
     makers: Makers,
     targets: Sequence[str],
     compiler: CudaCompiler,
-    progress: Progress | None,
-    cache: Cache | None,
+    progress: Progress | None = None,
+    cache: Cache | None = None,
 ) -> tuple[dict[str, CudaModule], list[Image]]:
-    """Make modules one by one, and meanwhile their images."""
+    """Make modules one by one, and meanwhile their images.
+
+    Args:
+        makers: What makes each module, at least one.
+        targets: As of `targets_of`.
+        compiler: The CUDA compiler.
+        progress: Called with (images done, images in all, what is waited for: a function, which
+            becomes CUDA text, then each image).
+        cache: Where images are, and are kept; None makes all of them.
+
+    Returns:
+        Modules by their symbols, and images ordered by symbol and architecture, PTX last.
+
+    Raises:
+        CudaSourceError: The compiler refused a source.
+        MachineError: The compiler does not work.
+        ValueError: There is none to make.
+    """
     if not makers:
         raise ValueError("CUDA kernels need at least one function and one architecture")
     modules: dict[str, CudaModule] = {}
@@ -158,31 +141,41 @@ def _image(
         except CudaSourceError as error:
             raise CudaSourceError(f"{symbol}: {error}") from None
 
-    if cache is None:
-        return make()
-    return cache.made(key_of(CudaImageKey(compiler.fingerprint, target, source)), make)
+    return kept(cache, Key("image", source, target, compiler.fingerprint), make)
 
 
-def cuda_part(
+def compile_requests(
     requests: Sequence[KernelRequest],
     archs: Sequence[str],
     progress: Progress | None = None,
     cache: Cache | None = None,
-) -> Part:
-    """What requests for kernels of NVIDIA GPUs add to a library.
+    *,
+    all_ptx: bool = False,
+) -> tuple[dict[str, CudaModule], list[Image], CudaCompiler]:
+    """Compile what answers requests for kernels of NVIDIA GPUs.
 
     Args:
         requests: Requests for GPUs, at least one.
-        archs: As in `compile_functions`, like the errors.
-        progress: As in `compile_functions`.
+        archs: Architectures, e.g. `("sm_80", "sm_90")`, at least one.
+        progress: As of `compile_modules`, whose errors are those of this function, too.
         cache: Where modules and images are, and are kept; None makes all of them.
+        all_ptx: Make PTX for each architecture, not for the newest one only.
+
+    Returns:
+        As `compile_modules`, and by what compiler.
+
+    Raises:
+        MachineError: There is no CUDA compiler.
+        UsageError: An architecture that it does not know.
     """
     compiler = find_cuda_compiler()
-    targets = _targets(archs, compiler)
-    code = RequestedCode(requests, targets[0], cache)
-    modules, images = _compile(code.makers, targets, compiler, progress, cache)
-    code.keep(modules)
-    return part_of(modules, images, compiler)
+    targets = targets_of(archs, compiler, all_ptx=all_ptx)
+    makers, missed = requested_code(requests, targets[0], cache)
+    modules, images = compile_modules(makers, targets, compiler, progress, cache)
+    if cache is not None:
+        for key, symbols in missed.items():
+            cache.put(key, encoded({symbol: modules[symbol] for symbol in symbols}))
+    return modules, images, compiler
 
 
 def part_of(
@@ -207,34 +200,3 @@ def part_of(
 
 def _lines(texts: Sequence[str]) -> bytes:
     return "".join(f"{text}\n" for text in texts).encode()
-
-
-def build_cuda_kernels(
-    functions: Sequence[Any],
-    archs: Sequence[str],
-    out: Path,
-    progress: Progress | None = None,
-    cache: Cache | None = None,
-) -> Built:
-    """Write one shared object with all kernels of some TIR functions, for NVIDIA GPUs alone.
-
-    Args:
-        functions: As in `compile_functions`.
-        archs: As in `compile_functions`.
-        out: The file to write; it appears complete or not at all.
-        progress: As in `compile_functions`.
-        cache: As in `compile_functions`.
-
-    Returns:
-        What was built.
-
-    Raises:
-        CudaSourceError: The CUDA compiler refused a source.
-        MachineError: There is no C compiler or no CUDA compiler, or one of them fails.
-        UsageError: An architecture that the CUDA compiler does not know.
-        ValueError: No function, no architecture, or two functions of one symbol.
-    """
-    find_compiler()  # before minutes of work
-    compiler = find_cuda_compiler()
-    modules, images = compile_functions(functions, archs, compiler, progress, cache=cache)
-    return link_library([part_of(modules, images, compiler)], out)

@@ -1,8 +1,8 @@
 """What pieces of a kernel library depend on: the keys under which they are cached.
 
-    CpuKernelKey   one kernel for one CPU level      -> object code
-    CudaCodeKey    what answers a request for GPUs   -> CUDA text and host code
-    CudaImageKey   one CUDA text for one device      -> a cubin, or PTX
+    object   one kernel for one CPU level                      -> object code
+    code     what answers a request for GPUs, oldest device    -> CUDA text and host code
+    image    one CUDA text for one device                      -> a cubin, or PTX
 
 A key is a value: everything that can change the bytes is a field, so that models share what they
 have in common. A field more than needed costs a hit; one that is missing, an answer.
@@ -11,11 +11,13 @@ have in common. A field more than needed costs a hit; one that is missing, an an
 import functools
 import json
 import platform
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pitc.ir
+from pitc.codegen.build.cache import Cache
 from pitc.ir.digest import named_sha256, sha256
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.target import CpuLevel
@@ -56,51 +58,30 @@ class Generator:
 
 
 @dataclass(frozen=True, slots=True)
-class CpuKernelKey:
-    """Of the object code of one kernel for one CPU level."""
-
-    request: KernelRequest
-    level: CpuLevel
-    generator: Generator
-
-
-@dataclass(frozen=True, slots=True)
-class CudaCodeKey:
-    """Of the CUDA text and the host code of all functions that answer a request.
+class Key:
+    """Of what a piece is made.
 
     Args:
-        request: The request.
-        arch: The oldest device, e.g. `sm_80`.
-        generator: What makes them.
+        piece: `object`, `code` or `image`.
+        source: The request that it answers; of an image its CUDA text.
+        target: The CPU level, the oldest device (`sm_80`), or the image's `sm_XX` or `compute_XX`.
+        maker: What makes it; of an image all that its compiler's work depends on besides.
     """
 
-    request: KernelRequest
-    arch: str
-    generator: Generator
+    piece: str
+    source: KernelRequest | str
+    target: CpuLevel | str
+    maker: Generator | str
+
+    @property
+    def name(self) -> str:
+        """The name of its entry: 64 hexadecimal digits."""
+        return sha256(json.dumps(asdict(self), sort_keys=True))
 
 
-@dataclass(frozen=True, slots=True)
-class CudaImageKey:
-    """Of what a CUDA compiler makes.
-
-    Args:
-        compiler: All that an image depends on besides source and target.
-        target: `sm_XX` or `compute_XX`.
-        source: CUDA text.
-    """
-
-    compiler: str
-    target: str
-    source: str
-
-
-Key = CpuKernelKey | CudaCodeKey | CudaImageKey
-
-
-def key_of(key: Key) -> str:
-    """The name of a key's entry: 64 hexadecimal digits."""
-    text = json.dumps([type(key).__name__, asdict(key)], sort_keys=True)
-    return sha256(text)
+def kept(cache: Cache | None, key: Key, make: Callable[[], bytes]) -> bytes:
+    """A piece from the cache, or made and put there; without a cache it is made."""
+    return make() if cache is None else cache.made(key.name, make)
 
 
 @functools.cache

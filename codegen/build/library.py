@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pitc.codegen.build.cache import Cache
-from pitc.codegen.build.kernel_keys import CpuKernelKey, generator, key_of
+from pitc.codegen.build.kernel_keys import Key, generator, kept
 from pitc.codegen.build.link import Built, Part, find_compiler, link_library
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.target import CpuLevel, cpu_level_of
@@ -82,11 +82,10 @@ def cpu_part(
 
 
 def _object_code(request: KernelRequest, target: CpuLevel, cache: Cache | None) -> bytes:
-    made_by = generator()
-    if cache is None or made_by is None:
+    if (made_by := generator()) is None:
         return object_code(request, target)
-    key = key_of(CpuKernelKey(request, target, made_by))
-    return cache.made(key, lambda: object_code(request, target))
+    key = Key("object", request, target, made_by)
+    return kept(cache, key, lambda: object_code(request, target))
 
 
 def object_code(request: KernelRequest, target: CpuLevel) -> bytes:
@@ -127,8 +126,8 @@ def build_kernels(
     on_cpus = [request for request in requests if request.kind != "cuda"]
     parts = [cpu_part(on_cpus, levels, progress, cache)] if on_cpus or not requests else []
     if len(on_cpus) < len(requests):
-        from pitc.codegen.build.cuda_library import cuda_part
+        from pitc.codegen.build.cuda_library import compile_requests, part_of
 
         on_gpus = [request for request in requests if request.kind == "cuda"]
-        parts.append(cuda_part(on_gpus, archs, progress, cache))
+        parts.append(part_of(*compile_requests(on_gpus, archs, progress, cache)))
     return link_library(parts, out)

@@ -3,6 +3,7 @@
 import os
 import shlex
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -158,37 +159,41 @@ def _read_manifest(folder: Path) -> bytes | Check:
 
 def _check_files(folder: Path, manifest: Manifest, *, hashes: bool) -> Check | None:
     """The first thing in the folder that is not as the manifest says."""
+    fault = next(_faults(folder, manifest, hashes=hashes), None)
+    return fault and _damaged(folder, manifest, *fault)
+
+
+def _faults(folder: Path, manifest: Manifest, *, hashes: bool) -> Iterator[tuple[str, str, str]]:
+    """Files that are not as the manifest says: what was expected, and what was found."""
     listed = manifest.files
     try:
         there = set(os.listdir(folder))
     except OSError as error:
-        return _damaged(folder, manifest, ".", "a readable folder", error.strerror or str(error))
+        yield ".", "a readable folder", error.strerror or str(error)
+        return
     for name in sorted((there - {MANIFEST, *listed}) & set(FILES)):  # others are somebody else's
-        return _damaged(folder, manifest, name, "no such file", "one")
+        yield name, "no such file", "one"
     for name in sorted(set(listed) - set(FILES)):
-        return _damaged(folder, manifest, name, "no such file", "one in the manifest")
+        yield name, "no such file", "one in the manifest"
     if FALLBACK not in listed or not set(GRAPHS.values()) & set(listed):
-        missing = MODEL if FALLBACK in listed else FALLBACK
-        return _damaged(folder, manifest, missing, "it in the manifest", "nothing")
+        yield MODEL if FALLBACK in listed else FALLBACK, "it in the manifest", "nothing"
     if (manifest.kernels is None) != (KERNELS not in listed):
-        return _damaged(folder, manifest, KERNELS, "it as the manifest describes it", "other")
+        yield KERNELS, "it as the manifest describes it", "other"
     for name, record in listed.items():
         path = folder / name
         try:
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode):
                 kind = "a link" if stat.S_ISLNK(status.st_mode) else "something else"
-                return _damaged(folder, manifest, name, "a regular file", kind)
+                yield name, "a regular file", kind
             if status.st_size != record.bytes:
-                sizes = f"{record.bytes} bytes", f"{status.st_size}"
-                return _damaged(folder, manifest, name, *sizes)
+                yield name, f"{record.bytes} bytes", f"{status.st_size}"
             if hashes and (sha := file_record(path).sha256) != record.sha256:
-                return _damaged(folder, manifest, name, f"sha256 {record.sha256}", sha)
+                yield name, f"sha256 {record.sha256}", sha
         except FileNotFoundError:
-            return _damaged(folder, manifest, name, "a regular file", "nothing")
+            yield name, "a regular file", "nothing"
         except OSError as error:
-            return _damaged(folder, manifest, name, "a readable file", error.strerror or str(error))
-    return None
+            yield name, "a readable file", error.strerror or str(error)
 
 
 def _check_machine(folder: Path, manifest: Manifest, level: str | None) -> Check:
@@ -203,44 +208,22 @@ def _check_machine(folder: Path, manifest: Manifest, level: str | None) -> Check
         return Check(folder, Verdict.UNSUPPORTED, manifest, MODEL, "other plans", *plans, mend)
     runtime = runtime_version()
     if runtime is not None and _numbers(runtime) < _numbers(ONNXRUNTIME_MIN):
-        return Check(
-            folder,
-            Verdict.UNSUPPORTED,
-            manifest,
-            MODEL,
-            "ONNX Runtime is too old",
-            f"onnxruntime {ONNXRUNTIME_MIN} or newer",
-            runtime,
-            f"pip install 'onnxruntime>={ONNXRUNTIME_MIN}'",
-        )
+        versions = f"onnxruntime {ONNXRUNTIME_MIN} or newer", runtime
+        text, mend = "ONNX Runtime is too old", f"pip install 'onnxruntime>={ONNXRUNTIME_MIN}'"
+        return Check(folder, Verdict.UNSUPPORTED, manifest, MODEL, text, *versions, mend)
     if not for_cpus:  # what GPU there is, only its session can tell
         return _check_version(folder, manifest, CUDA_MODEL, mend)
-    if kernels is None or not kernels.levels:
-        return _check_version(folder, manifest, MODEL, mend)
-    if level is None:
-        return Check(
-            folder,
-            Verdict.SUPPORTED,
-            manifest,
-            FALLBACK,
-            "this CPU runs the ordinary graph",
-            " or ".join(LEVEL_NAMES[v] for v in kernels.levels),
-            "a CPU without them",
-        )
-    built = [str(v) for v in kernels.levels]
-    if level not in built:
+    built: list[str] = [] if kernels is None else [*kernels.levels]
+    if level is None and built:
+        text, found = "this CPU runs the ordinary graph", "a CPU without them"
+        wanted = " or ".join(LEVEL_NAMES[v] for v in built)
+        return Check(folder, Verdict.SUPPORTED, manifest, FALLBACK, text, wanted, found)
+    if level is not None and built and level not in built:
         # A v4 machine also runs v3 kernels; a v3 machine has nothing in an artifact for v4 only.
         graph = MODEL if level == "v4" and "v3" in built else FALLBACK
-        return Check(
-            folder,
-            Verdict.RECOMPILE,
-            manifest,
-            graph,
-            "no kernels for this CPU's level" + ("" if graph == MODEL else ", ordinary graph used"),
-            f"{level} ({LEVEL_NAMES[level]})",
-            ", ".join(built),
-            mend,
-        )
+        text = "no kernels for this CPU's level" + ", ordinary graph used" * (graph != MODEL)
+        levels = f"{level} ({LEVEL_NAMES[level]})", ", ".join(built)
+        return Check(folder, Verdict.RECOMPILE, manifest, graph, text, *levels, mend)
     return _check_version(folder, manifest, MODEL, mend)
 
 

@@ -154,12 +154,11 @@ def _double(x: np.ndarray) -> ir.TensorProtocol:
 
 def _cast_input(graph: ir.Graph, value: ir.Value) -> ir.Value:
     """Every reader of an input gets it as float64."""
-    readers = tuple(value.uses())
-    cast = ir.node("Cast", [value], {"to": int(DOUBLE)}, name=f"wide {value.name}")
-    result = cast.outputs[0]
-    result.name, result.type = f"{value.name} as float64", ir.TensorType(DOUBLE)
-    for reader, place in readers:
+    result = ir.val(f"{value.name} as float64", DOUBLE)
+    for reader, place in tuple(value.uses()):
         reader.replace_input_with(place, result)
+    cast = ir.node("Cast", [value], {"to": int(DOUBLE)}, outputs=[result])
+    cast.name = f"wide {value.name}"
     graph.insert_before(next(iter(graph)), cast)
     return result
 
@@ -174,15 +173,9 @@ def _wrap(graph: ir.Graph, node: ir.Node, numbers: set[int]) -> None:
             node.replace_input_with(place, cast.outputs[0])
     for output in node.outputs:
         if id(output) in numbers and output.name:
-            readers, is_output = tuple(output.uses()), output.is_graph_output()
-            cast = ir.node("Cast", [output], {"to": int(DOUBLE)}, name=f"{node.name} {output.name}")
-            result = cast.outputs[0]
-            result.name, output.name = output.name, f"{output.name} narrow"
-            result.type, output.type = ir.TensorType(DOUBLE), ir.TensorType(SINGLE)
-            for reader, place in readers:
-                reader.replace_input_with(place, result)
-            if is_output:
-                for place, found in enumerate(graph.outputs):
-                    if found is output:
-                        graph.outputs[place] = result
+            result = ir.val(output.name, DOUBLE)
+            output.replace_all_uses_with(result, replace_graph_outputs=True)
+            output.name, output.type = f"{output.name} narrow", ir.TensorType(SINGLE)
+            cast = ir.node("Cast", [output], {"to": int(DOUBLE)}, outputs=[result])
+            cast.name = f"{node.name} {result.name}"
             graph.insert_after(node, cast)

@@ -1,7 +1,7 @@
 """Random inputs for a model, with padding as users have it."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -140,36 +140,39 @@ def _dim(name: str, axis: int, dim: Any) -> int | str:
     return size
 
 
-def _bound(value: "ir.Value") -> int | None:
-    """Rows of the smallest constant table that a value looks up, directly or after moves."""
-    bounds, seen, todo = [], {value}, [value]
+def _readers(
+    value: "ir.Value", passes_on: Callable[["ir.Node", int], bool]
+) -> Iterator[tuple["ir.Node", int]]:
+    """Who reads a value, and the results of those that pass it on; at which place."""
+    seen, todo = {value}, [value]
     while todo:
         for node, place in todo.pop().uses():
-            table = node.inputs[0]
-            if node.op_type == "Gather" and place == 1:
-                axis = node.attributes.get_int("axis", 0)
-                rows = table.shape[axis] if table is not None and table.shape is not None else None
-                if isinstance(rows, int):
-                    bounds.append(rows)
-            elif node.op_type in _MOVES and (place == 0 or node.op_type == "Concat"):
+            yield node, place
+            if passes_on(node, place):
                 fresh = [v for v in node.outputs if v not in seen]
                 seen.update(fresh)
                 todo.extend(fresh)
+
+
+def _bound(value: "ir.Value") -> int | None:
+    """Rows of the smallest constant table that a value looks up, directly or after moves."""
+
+    def moves(node: "ir.Node", place: int) -> bool:
+        return node.op_type in _MOVES and (place == 0 or node.op_type == "Concat")
+
+    bounds = []
+    for node, place in _readers(value, moves):
+        table = node.inputs[0]
+        if node.op_type == "Gather" and place == 1 and table is not None and table.shape:
+            rows = table.shape[node.attributes.get_int("axis", 0)]
+            bounds += [rows] if isinstance(rows, int) else []
     return min(bounds, default=None)
 
 
 def _counts(value: "ir.Value") -> bool:
     """Whether anything computed from a value says how large a tensor is."""
-    seen, todo = {value}, [value]
-    while todo:
-        for node, place in todo.pop().uses():
-            if place in _COUNTS.get(node.op_type, ()):
-                return True
-            if node.op_type not in ("Shape", "Size"):
-                fresh = [v for v in node.outputs if v not in seen]
-                seen.update(fresh)
-                todo.extend(fresh)
-    return False
+    readers = _readers(value, lambda node, _: node.op_type not in ("Shape", "Size"))
+    return any(place in _COUNTS.get(node.op_type, ()) for node, place in readers)
 
 
 def parse_shapes(texts: Sequence[str], specs: Sequence[InputSpec]) -> dict[str, int]:

@@ -6,9 +6,9 @@ with the rows of the whole value that live.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -42,10 +42,6 @@ class FirstDifference:
     norm: float
     tolerance: float
     shared: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        return asdict(self)
 
 
 def first_difference(
@@ -152,8 +148,9 @@ def _inner_values(
     for name in sorted(shown.keys() - outputs):
         model.graph.output.append(onnx.ValueInfoProto(name=name))
     options = quiet_options()
-    for key, value in _beside(compiled):
-        options.add_session_config_entry(key, value)
+    folder = "session.model_external_initializers_file_folder_path"
+    options.add_session_config_entry("ep.context_file_path", str(compiled.graph))
+    options.add_session_config_entry(folder, str(compiled.path))  # of weights; the graph has none
     session = make_session(model.SerializeToString(), options)
     result: dict[str, list[np.ndarray]] = {}
     for name, array in zip(shown, session.run(list(shown), dict(feeds)), strict=True):
@@ -166,9 +163,3 @@ def _source_value(name: str, names: set[str]) -> str:
     """The value of the source graph that a value of the compiled one stands for."""
     found = None if name in names else _MADE.fullmatch(name)
     return found[1] if found else name
-
-
-def _beside(compiled: "CompiledModel") -> Iterator[tuple[str, str]]:
-    """Session options for a graph in memory whose weights and kernels lie in an artifact."""
-    yield "ep.context_file_path", str(compiled.graph)
-    yield "session.model_external_initializers_file_folder_path", str(compiled.path)

@@ -1,12 +1,12 @@
 """Inputs of a compiled model: what it takes, and which sizes the given ones fix."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pitc.artifact.manifest import FALLBACK
-from pitc.check.feeds import InputSpec, input_specs, parse_shapes
+from pitc.check.feeds import Case, InputSpec, input_specs, parse_shapes
 from pitc.compiled import CompiledModel
 
 #: By name of an input its shape, or of a named dimension its size.
@@ -30,15 +30,27 @@ def given_dims(specs: Sequence[InputSpec], feeds: Mapping[str, np.ndarray]) -> d
     return dims
 
 
-def dims_of(
-    specs: Sequence[InputSpec], feeds: Mapping[str, np.ndarray], shapes: Sequence[str]
-) -> dict[str, int]:
-    """Sizes of named dimensions: those of given inputs, and those of `shapes` before them.
+def filled(
+    specs: Sequence[InputSpec],
+    given: Mapping[str, np.ndarray],
+    shapes: Sequence[str],
+    make: Callable[[list[InputSpec], dict[str, int]], Iterable[Case]],
+) -> Iterator[Case]:
+    """Given inputs, with others for those that are not.
+
+    Args:
+        specs: The inputs.
+        given: Those that are given.
+        shapes: Sizes, as `--shape` takes them; they go before those that the given inputs fix.
+        make: Makes the others, of their descriptions and the known sizes of named dimensions.
 
     Raises:
         UsageError: A shape fits no input.
     """
-    return given_dims(specs, feeds) | parse_shapes(shapes, specs)
+    dims = given_dims(specs, given)
+    missing = [s for s in specs if s.name not in given]
+    for case in make(missing, dims | parse_shapes(shapes, specs)):
+        yield Case(case.pattern, case.dims, case.feeds | dict(given))
 
 
 def shape_texts(shapes: Shapes | None) -> list[str]:

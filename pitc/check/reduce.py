@@ -8,6 +8,7 @@ computed for them on the failing inputs.
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pitc import api
 from pitc.artifact.folder import check_file
 from pitc.check.feeds import Case
 from pitc.check.reference import contract_of, reference_session
-from pitc.check.tokens import LiveTokens, token_axes
+from pitc.check.tokens import LiveTokens
 from pitc.check.verify import Rules, compare
 from pitc.errors import MachineError, ModelError, PitcError, UsageError
 from pitc.importer.proto import reads
@@ -103,7 +104,7 @@ def failure(
         lambda _: found,
         lambda _: expected,
         [Case("", {}, dict(feeds))],
-        Rules(LiveTokens(model, padding), token_axes(compiled.report), tolerance),
+        Rules(LiveTokens(model, padding), compiled.report.tokens, tolerance),
     )
     return OK if result.ok else DIFFERS
 
@@ -133,12 +134,13 @@ def reduce_model(
     Raises:
         ModelError: The model cannot be read or run in parts.
     """
+    trial = partial(failure, target=target, tolerance=tolerance)
+    kind = trial(source, feeds, padding=padding)
+    if kind == OK:
+        return None
     with tempfile.TemporaryDirectory(prefix="pitc-") as scratch:
-        search = _Search(source, feeds, Path(scratch), padding, target, tolerance, progress)
-        search.kind = search.run(source, feeds, padding)
-        if search.kind == OK:
-            return None
-        best = search.start()
+        search = _Search(source, feeds, Path(scratch), padding, kind, trial, progress)
+        best = search.above([o.name for o in search.proto.graph.output])
         if not search.fails(best):  # the cut alone mends it; hand back the whole
             model, kept = search.proto, dict(feeds)
         else:
@@ -149,7 +151,7 @@ def reduce_model(
             model,
             kept,
             padding if padding in names else None,
-            search.kind,
+            kind,
             len(search.nodes),
             len(model.graph.node),
             search.tries,
@@ -165,16 +167,16 @@ class _Search:
         feeds: Mapping[str, np.ndarray],
         scratch: Path,
         padding: str | None,
-        target: str,
-        tolerance: float | None,
+        kind: Kind,
+        trial: Callable[..., Kind],
         progress: Progress | None,
     ) -> None:
-        self.proto = _read(source)
+        api.import_model(source)  # it is checked
+        self.proto = onnx.load(source)
         self.nodes = list(self.proto.graph.node)
-        self.kind = OK
-        self.tries = 0
+        self.tries = 1  # the whole model
         self._scratch, self._padding = scratch, padding
-        self._target, self._tolerance, self._progress = target, tolerance, progress
+        self._kind, self._trial, self._progress = kind, trial, progress
         self._weights = {t.name: t for t in self.proto.graph.initializer}
         self._sparse = {t.values.name: t for t in self.proto.graph.sparse_initializer}
         self._declared = _declared(self.proto)
@@ -204,10 +206,6 @@ class _Search:
 
     # --- parts ---
 
-    def start(self) -> Part:
-        """The whole model, without nodes that no output needs."""
-        return self.above(tuple(o.name for o in self.proto.graph.output))
-
     def above(self, outputs: Sequence[str], within: Sequence[int] | None = None) -> Part:
         """The nodes that outputs need, of those that are allowed."""
         allowed = set(range(len(self.nodes)) if within is None else within)
@@ -220,12 +218,6 @@ class _Search:
             todo += self._needs[maker]
         return Part(tuple(sorted(kept)), tuple(outputs))
 
-    def open_inputs(self, part: Part) -> list[str]:
-        """Values that a part reads and does not make."""
-        made = {o for i in part.nodes for o in self.nodes[i].output}
-        names = dict.fromkeys(name for i in part.nodes for name in self._needs[i])
-        return [n for n in names if n not in made]
-
     def build(self, part: Part) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
         """A part as a model, and its inputs.
 
@@ -235,7 +227,9 @@ class _Search:
         graph = onnx.GraphProto(name=self.proto.graph.name or "part")
         graph.node.extend(self.nodes[i] for i in part.nodes)
         feeds: dict[str, np.ndarray] = {}
-        for name in self.open_inputs(part):
+        made = {o for i in part.nodes for o in self.nodes[i].output}
+        read = dict.fromkeys(name for i in part.nodes for name in self._needs[i])
+        for name in (n for n in read if n not in made):
             if name in self._weights:
                 graph.initializer.append(self._weights[name])
             elif name in self._sparse:
@@ -264,13 +258,6 @@ class _Search:
 
     # --- tries ---
 
-    def run(self, model: Path, feeds: Mapping[str, np.ndarray], padding: str | None) -> Kind:
-        """One try."""
-        self.tries += 1
-        return failure(
-            model, feeds, padding=padding, target=self._target, tolerance=self._tolerance
-        )
-
     def fails(self, part: Part) -> bool:
         """Whether a part fails as the whole model does."""
         try:
@@ -280,13 +267,15 @@ class _Search:
         names = {i.name for i in model.graph.input}
         path = self._scratch / f"try{self.tries}.onnx"
         _save(model, path)
+        self.tries += 1
         try:
-            kind = self.run(path, feeds, self._padding if self._padding in names else None)
+            padding = self._padding if self._padding in names else None
+            kind = self._trial(path, feeds, padding=padding)
         finally:
             _remove(path)
-        if self._progress and kind == self.kind:
+        if self._progress and kind == self._kind:
             self._progress(self.tries, len(part.nodes))
-        return kind == self.kind
+        return kind == self._kind
 
     def cut_outputs(self, part: Part) -> Part:
         """Move the output towards the inputs: bisect over the values in order, as long as it helps.
@@ -332,12 +321,6 @@ class _Search:
 
 
 # --- models and files ----------------------------------------------------------------------------
-
-
-def _read(path: Path) -> onnx.ModelProto:
-    """The whole model with its weights; the importer has checked it before."""
-    api.import_model(path)
-    return onnx.load(path)
 
 
 def _declared(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:

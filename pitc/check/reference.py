@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pitc.check.double import run_in_double
-from pitc.check.tokens import LiveTokens, token_axes
+from pitc.check.tokens import LiveTokens
 from pitc.check.tolerance import arithmetic_of, arithmetic_on
 from pitc.check.verify import Rules
 from pitc.compiled import CompiledModel
@@ -76,7 +76,7 @@ def rules_of(
     plain = partial(reference_session, source, contract_of(compiled))
     return Rules(
         padding=live,
-        token_outputs=token_axes(compiled.report),
+        token_outputs=compiled.report.tokens,
         tolerance=tolerance,
         arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
         double=lambda: run_in_double(load_model(source), unoptimised_options),

@@ -7,61 +7,20 @@ y [b, s, 5]              along 1: the last s of the mask
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pitc.artifact.manifest import FALLBACK
-from pitc.compiled import CompiledModel
-from pitc.ir.mask import PaddingMask
-from pitc.ir.report import Report
+from pitc.ir.report import TokenPlace
 
 Feeds = Mapping[str, np.ndarray]
 Live = Callable[[Feeds], Mapping[str, np.ndarray]]
 """Which tokens are real, bool `[batch, sequence]`, by the text of each mask."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenAxis:
-    """Where an output holds tokens.
-
-    Args:
-        axis: The dimension that they lie along.
-        may_be_last: The mask covers a past, too, so there may be fewer than it has: its last ones.
-        batch: The dimension of sequences.
-        mask: The text of the mask that says which are real.
-    """
-
-    axis: int
-    may_be_last: bool = False
-    batch: int = 0
-    mask: str = ""
-
-
-Tokens = tuple[np.ndarray, TokenAxis] | None
+Tokens = tuple[np.ndarray, TokenPlace] | None
 """Which tokens are real, and where an output holds them; None where it holds none."""
-
-
-def token_axes(report: Report) -> dict[str, TokenAxis]:
-    """Where outputs hold tokens, as the compiler has found."""
-    return {
-        name: TokenAxis(place.axis, place.last, place.batch, place.mask)
-        for name, place in report.tokens.items()
-    }
-
-
-def masks_of(compiled: CompiledModel) -> tuple[PaddingMask, ...]:
-    """The padding masks that a model was compiled with."""
-    return LiveTokens(compiled.path / FALLBACK, compiled.manifest.options.padding).masks
-
-
-def live_of(padding: str | None) -> Live:
-    """Which tokens are real by an input that is 0 at padding; it stands for outputs of any mask."""
-    if padding is None:
-        return lambda feeds: {}
-    return lambda feeds: {"": feeds[padding] != 0}
 
 
 class LiveTokens:
@@ -131,5 +90,5 @@ def by_tokens(
         return a, b, None
     mask, place = tokens
     c, d = (np.moveaxis(x, (place.batch, place.axis), (0, 1)) for x in (a, b))
-    live = mask[:, max(0, mask.shape[1] - d.shape[1]) :] if place.may_be_last else mask
+    live = mask[:, max(0, mask.shape[1] - d.shape[1]) :] if place.last else mask
     return (c, d, live) if live.shape == d.shape[:2] else (a, b, None)

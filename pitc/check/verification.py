@@ -7,14 +7,15 @@ The command line calls the same steps one by one, and shows what each has found.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pitc import api
-from pitc.check.feeds import Case, InputSpec, cases
-from pitc.check.inputs import Shapes, dims_of, shape_texts, specs_of
+from pitc.check.feeds import Case, cases
+from pitc.check.inputs import Shapes, filled, shape_texts, specs_of
 from pitc.check.opened import Opened, opened
 from pitc.check.reference import contract_of, reference_session, rules_of
 from pitc.check.tokens import LiveTokens
@@ -22,7 +23,6 @@ from pitc.check.verify import Comparison, OutputDifference, audit_facts, compare
 from pitc.compiled import CompiledModel
 from pitc.errors import UsageError, one_line
 from pitc.ir.json_text import json_text
-from pitc.ir.mask import PaddingMask
 from pitc.session import run_session
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class Verifier:
         except Exception as error:  # what is looked for is a bug: it may hit whoever looks, too
             return {"none": f"the inner values cannot be compared: {one_line(str(error))}"}
         if isinstance(found, FirstDifference):
-            return found.to_dict() | {"case": title}
+            return asdict(found) | {"case": title}
         if not found:
             return {"none": "both graphs share no inner value that can be compared"}
         return {"none": f"{found} inner values of both graphs agree"}
@@ -218,9 +218,12 @@ class Verifier:
         """Further inputs for `audit`, for what is not given."""
         from pitc.check.probes import probes
 
-        missing, dims = _missing(specs_of(self._compiled, self._given), self._given, self._shapes)
-        for case in probes(missing, tests, dims, self._live.masks, self._seed):
-            yield Case(case.pattern, case.dims, case.feeds | dict(self._given))
+        return filled(
+            specs_of(self._compiled, self._given),
+            self._given,
+            self._shapes,
+            lambda missing, dims: probes(missing, tests, dims, self._live.masks, self._seed),
+        )
 
     def _cases(self) -> list[Case]:
         """The given inputs, and random ones for the rest."""
@@ -230,24 +233,5 @@ class Verifier:
                 raise UsageError("shapes have no effect: every input is given")
             return [Case("given", {}, dict(self._given))]
         specs = specs_of(self._compiled, self._given)
-        return filled(specs, self._given, self._shapes, self._live.masks, self._seed)
-
-
-def filled(
-    specs: Sequence[InputSpec],
-    given: Mapping[str, np.ndarray],
-    shapes: Sequence[str],
-    masks: Sequence[PaddingMask],
-    seed: int,
-) -> list[Case]:
-    """Random inputs for those that are not given."""
-    missing, dims = _missing(specs, given, shapes)
-    made = cases(missing, dims, masks, seed)
-    return [Case(case.pattern, case.dims, case.feeds | dict(given)) for case in made]
-
-
-def _missing(
-    specs: Sequence[InputSpec], given: Mapping[str, np.ndarray], shapes: Sequence[str]
-) -> tuple[list[InputSpec], dict[str, int]]:
-    """The inputs that are not given, and the sizes that are known."""
-    return [s for s in specs if s.name not in given], dims_of(specs, given, shapes)
+        make = partial(cases, padding=self._live.masks, seed=self._seed)
+        return list(filled(specs, self._given, self._shapes, make))

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pitc.check.feeds import Case
-from pitc.check.tokens import Live, TokenAxis, Tokens, by_tokens, live_of
+from pitc.check.tokens import Live, Tokens, by_tokens
 from pitc.check.tolerance import FLOORS, MEASURED, floor_of, is_single, tolerance_of
 from pitc.errors import PitcError, UsageError
+from pitc.ir.report import TokenPlace
 from pitc.session import arrays
 
 if TYPE_CHECKING:
@@ -132,9 +133,8 @@ class Rules:
     """What passes as the same answer.
 
     Args:
-        padding: Which tokens are real, if the model was compiled with padding masks; or the one
-            input that is 0 at padding.
-        token_outputs: Outputs that hold tokens, and where (`token_axes`); of these only live tokens
+        padding: Which tokens are real, if the model was compiled with padding masks.
+        token_outputs: Outputs that hold tokens, and where; of these only live tokens
             are compared, and a padded token must be 0 or equal to the reference.
         tolerance: Of floats, instead of that of their arithmetic.
         arithmetic: What each output is computed in (`tolerance.arithmetic_of`); None: its type.
@@ -144,8 +144,8 @@ class Rules:
             its floor, as `plain` is then.
     """
 
-    padding: str | Live | None = None
-    token_outputs: Mapping[str, TokenAxis] = field(default_factory=dict)
+    padding: Live | None = None
+    token_outputs: Mapping[str, TokenPlace] = field(default_factory=dict)
     tolerance: float | None = None
     arithmetic: Mapping[str, frozenset[str]] | None = None
     plain: Callable[[], Run] | None = None
@@ -176,7 +176,6 @@ def compare(
     result = Comparison()
     by_name: dict[str, OutputDifference] = {}
     rules = rules or Rules()
-    real = rules.padding if callable(rules.padding) else live_of(rules.padding)
     known, plain, tolerance = rules.arithmetic or {}, rules.plain, rules.tolerance
     measured = tolerance is None and any(kinds & MEASURED for kinds in known.values())
     yardstick = _yardstick(plain) if plain is not None and measured else None
@@ -192,7 +191,7 @@ def compare(
             _log.info("%s: skipped, the source model fails: %s", case.title, error)
             continue
         result.cases += 1
-        live = real(case.feeds)
+        live = rules.padding(case.feeds) if rules.padding is not None else {}
         for name, want in expected.items():
             if name not in by_name:
                 by_name[name] = OutputDifference(name, want.dtype.name, 0.0)

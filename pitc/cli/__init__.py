@@ -1,8 +1,7 @@
 """The command line: `pitc compile`, `run`, `verify`, `bench`, `explain`, `inspect`, `export`,
 `tune`, `cache`, `doctor`.
 
-app.py       commands and their options, with app_check.py (run, verify, bench) and app_files.py
-             (inspect, export); options.py: those of several commands. Imports typer and rich only
+app.py       the commands; options.py: their options. They import typer and rich only
 command.py   what every command has; log.py: -v and --log-file
 compile.py, run.py, verify.py, bench.py, explain.py, inspect.py, export.py, tiles.py (tune),
 cache.py     what each does

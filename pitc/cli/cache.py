@@ -3,29 +3,33 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from pitc.cli import show
 from pitc.cli.output import print_json
 from pitc.codegen.build.cache import Cache, Held, kernel_cache
 from pitc.errors import MachineError, PitcWarning
 
+if TYPE_CHECKING:
+    from pitc.cli.options import CacheClear, CacheInfo
 
-def cache_info(*, json: bool) -> None:
+
+def cache_info(options: "CacheInfo") -> None:
     """`pitc cache info`."""
     cache = kernel_cache()
     held = _held(cache, cache.held)
-    if json:
+    if options.json:
         limit = {"limit_bytes": cache.limit_bytes}
         print_json({"kernels": {"folder": str(cache.folder), **asdict(held), **limit}})
     else:
         _show(cache, f"{_told(held)}, at most {show.size(cache.limit_bytes)}")
 
 
-def clear_cache(*, json: bool) -> None:
+def clear_cache(options: "CacheClear") -> None:
     """`pitc cache clear`."""
     cache = kernel_cache()
     held = _held(cache, cache.clear)
-    if json:
+    if options.json:
         print_json({"kernels": {"folder": str(cache.folder), **asdict(held)}})
     else:
         _show(cache, f"deleted {_told(held)}")

@@ -8,101 +8,91 @@ from typing import TYPE_CHECKING, Any
 from pitc import api
 from pitc.artifact.folder import check_file, check_output
 from pitc.cli import command_line, show
+from pitc.cli.models import settings_of
 from pitc.cli.output import print_json, warnings_as_lines
 from pitc.cli.steps import Steps
+from pitc.config import key_of
 from pitc.errors import SuggestionWarning, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pitc.cli.options import Compile
     from pitc.config import Settings
     from pitc.ir.report import Report
     from pitc.options import Kind
 
 
-def print_config(settings: "Settings", *, json: bool) -> None:
-    """`pitc compile --print-config`."""
-    if json:
-        from pitc.config import key_of
+def compile_model(options: "Compile") -> None:
+    """`pitc compile`."""
+    settings = settings_of(options)
+    if options.print_config:
+        _print_config(settings, json=options.json)
+    elif options.dry_run or options.stop_after is not None:
+        _rehearse(options, settings)
+    else:
+        _compile(options, settings)
 
+
+def _print_config(settings: "Settings", *, json: bool) -> None:
+    """`--print-config`."""
+    if json:
         print_json({"config": {key_of(n): asdict(v) for n, v in settings.by_name.items()}})
     else:
         print(settings.toml(), end="")
 
 
-def compile_model(
-    model: Path | None,
-    settings: "Settings",
-    *,
-    force: bool,
-    check: bool,
-    cache: bool,
-    json: bool,
-    suggest: bool = True,
-) -> None:
-    """`pitc compile`."""
-    model, folder, report = _files(model, settings)
+def _compile(options: "Compile", settings: "Settings") -> None:
+    model, folder, report = _files(options.model, settings)
     with warnings_as_lines(), Steps(api.stages(), quiet=settings.quiet) as steps:
         warnings.filterwarnings("ignore", category=SuggestionWarning)  # they are shown below
         made = api.compile(
             model,
-            settings.target,
-            settings.text("padding"),
+            **_asked(options, settings),
             output=folder,
-            force=force,
-            dump_ir=settings.path("dump_ir"),
-            check=check,
-            suggest=suggest,
-            tiles=settings.path("tiles"),
-            cache=cache,
+            force=options.force,
+            cache=not options.no_cache,
             progress=steps,
             kernel_progress=steps.kernels,
         )
     _write_report(report, made.reports)
-    if json:
+    if options.json:
         print_json(made.manifest.to_dict() | {"path": str(folder)} | _told(made.reports))
     else:
         show.compiled(str(folder), made.manifest, list(made.reports.values()))
 
 
-def rehearse(
-    model: Path | None,
-    settings: "Settings",
-    stop_after: str | None,
-    *,
-    force: bool,
-    check: bool,
-    suggest: bool,
-    json: bool,
-) -> None:
-    """`pitc compile --dry-run` and `--stop-after`: all but kernels and the artifact."""
-    model, folder, report = _files(model, settings)
+def _rehearse(options: "Compile", settings: "Settings") -> None:
+    """`--dry-run` and `--stop-after`: all but kernels and the artifact."""
+    model, folder, report = _files(options.model, settings)
     known = api.stages()
-    last = stop_after or "lower"
+    last = options.stop_after or "lower"
     if report is not None and last != "lower":
         hint = "--dry-run goes through all of them"
         raise UsageError("--report tells what all stages decided", hint=hint)
-    if stop_after is None:  # what stops before is about the graphs
-        check_output(folder, force=force, source=model)
+    if options.stop_after is None:  # what stops before is about the graphs
+        check_output(folder, force=options.force, source=model)
     ahead = known[: known.index(last) + 1] if last in known else known
-    dump_ir = settings.path("dump_ir")
     with warnings_as_lines(), Steps(ahead, quiet=settings.quiet) as steps:
-        reports = api.explain(
-            model,
-            settings.target,
-            settings.text("padding"),
-            dump_ir=dump_ir,
-            check=check,
-            suggest=suggest,
-            tiles=settings.path("tiles"),
-            stop_after=last,
-            progress=steps,
-        )
+        asked = _asked(options, settings)
+        reports = api.explain(model, **asked, stop_after=last, progress=steps)
     _write_report(report, reports)
-    if json:
+    if options.json:
         print_json({"stopped_after": last, "path": str(folder)} | _told(reports))
     else:
-        show.rehearsed(folder, list(reports.values()), last, dump_ir)
+        show.rehearsed(folder, list(reports.values()), last, settings.path("dump_ir"))
+
+
+def _asked(options: "Compile", settings: "Settings") -> dict[str, Any]:
+    """What a compilation and its rehearsal are both told."""
+    return {
+        "target": settings.target,
+        "padding": settings.text("padding"),
+        "dump_ir": settings.path("dump_ir"),
+        "check": options.check,
+        "suggest": options.suggest,
+        "tiles": settings.path("tiles"),
+    }
 
 
 def _files(model: Path | None, settings: "Settings") -> tuple[Path, Path, Path | None]:

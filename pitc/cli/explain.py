@@ -2,61 +2,47 @@
 
 import fnmatch
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pitc import api
 from pitc.artifact.check import check_artifact
 from pitc.artifact.folder import check_file
 from pitc.cli import command_line, show
-from pitc.cli.models import no_options_of_an_artifact
+from pitc.cli.models import no_options_of_an_artifact, settings_of
 from pitc.cli.output import print_json
 from pitc.cli.show_nodes import Shown, explained
 from pitc.compiled import read_reports
-from pitc.config import resolve
 from pitc.errors import UsageError
 from pitc.ir.report import NodeRecord, Report
 from pitc.ir.summary import summary_of, ways_of
 
 if TYPE_CHECKING:
-    from pitc.measure.trace import Trace
+    from pitc.cli.options import Explain
 
 NEAREST = 3  # names that are offered where nothing fits
 
 
-def explain_model(
-    model: Path,
-    padding: str | None,
-    target: str | None,
-    pattern: str | None,
-    *,
-    whole: bool = False,
-    refused: bool = False,
-    facts: bool = False,
-    suggest: bool = True,
-    trace: Path | None,
-    output: Path | None,
-    plot: Path | None,
-    json: bool,
-) -> None:
+def explain_model(options: "Explain") -> None:
     """`pitc explain`."""
     from pitc.cli.plot import check_plot, draw_decisions
     from pitc.measure.trace import contractions
     from pitc.measure.trace_channels import convolutions
+    from pitc.measure.trace_lines import Trace, read_lines
     from pitc.report.evidence import Evidence
     from pitc.report.write import body_of, write_report
 
-    if output is not None:
-        check_file(output, (".json", ".html"), "report")
-    if plot is not None:
-        if trace is None:
+    model, pattern = options.model, options.node
+    if options.report is not None:
+        check_file(options.report, (".json", ".html"), "report")
+    if options.plot is not None:
+        if options.trace is None:
             raise UsageError("--plot shows decisions", hint="name a trace by --trace")
-        check_plot(plot)
-    lines = _traced(trace)
-    reports = _reports(model, padding, target, suggest=suggest)
+        check_plot(options.plot)
+    lines = Trace([], []) if options.trace is None else read_lines(options.trace)
+    reports, versions = _reports(options)
     shown = reports
     if pattern is not None:
         shown = [replace(x, nodes=[r for r in x.nodes if _fits(r, pattern)]) for x in reports]
@@ -64,60 +50,57 @@ def explain_model(
             raise UsageError(
                 f"no node matches {pattern!r}", path=model, hint=_nearest(reports, pattern)
             )
-    if refused:
+    if options.refused:
         shown = [replace(x, nodes=_refused(x.nodes)) for x in shown]
     kept = {r.node for x in shown for r in x.nodes}
     decisions = [d for d in lines.products if pattern is None or d.node in kept]
     gated = convolutions([d for d in lines.channels if pattern is None or d.node in kept])
-    traced = None if trace is None else contractions(decisions)
+    traced = None if options.trace is None else contractions(decisions)
     known = Evidence(
         command_line(),
-        versions=_versions(model),
+        versions=versions,
         decisions=decisions,
         contractions=traced,
         convolutions=gated,
     )
-    what = Shown(asked=refused or pattern is not None, whole=whole, facts=facts)
-    if json:
+    if options.json:
         print_json(_of_all(body_of(shown, known), reports))
     else:
+        asked = options.refused or pattern is not None
+        what = Shown(asked=asked, whole=options.whole, facts=options.facts)
         for report, each in zip(reports, shown, strict=True):
             explained(report, each.nodes, what, titled=len(reports) > 1)
         if traced is not None:
             show.decided(traced, gated, reports[0].sparse)
-    if output is not None:
-        write_report(output, reports, known)
-    if plot is not None:
-        draw_decisions(plot, decisions, reports[0].model)
+    if options.report is not None:
+        write_report(options.report, reports, known)
+    if options.plot is not None:
+        draw_decisions(options.plot, decisions, reports[0].model)
 
 
-def _traced(trace: Path | None) -> "Trace":
-    from pitc.measure.trace import Trace, read_lines
-
-    return Trace([], []) if trace is None else read_lines(trace)
-
-
-def _reports(
-    model: Path, padding: str | None, target: str | None, *, suggest: bool
-) -> list[Report]:
-    """The reports of a model or an artifact, one for each kind of machine."""
-    if os.path.isdir(model):
-        no_options_of_an_artifact(model, padding=padding, target=target)
-        return list(read_reports(check_artifact(model, hashes=False)).values())
-    settings = resolve({"padding": padding, "target": target})
-    tiles, mask = settings.path("tiles"), settings.text("padding")
-    return list(api.explain(model, settings.target, mask, suggest=suggest, tiles=tiles).values())
+def _reports(options: "Explain") -> tuple[list[Report], Mapping[str, str]]:
+    """The reports of a model or an artifact, one for each kind of machine; and the versions of what
+    made the artifact.
+    """
+    if os.path.isdir(options.model):
+        no_options_of_an_artifact(options)
+        check = check_artifact(options.model, hashes=False)
+        reports = read_reports(check)
+        return list(reports.values()), check.manifest.versions if check.manifest else {}
+    settings = settings_of(options)
+    found = api.explain(
+        options.model,
+        settings.target,
+        settings.text("padding"),
+        suggest=options.suggest,
+        tiles=settings.path("tiles"),
+    )
+    return list(found.values()), {}
 
 
 def _names(record: NodeRecord) -> tuple[str, ...]:
     """What a pattern may fit: the node, its operator with the domain and without."""
     return record.node, record.op_type, record.op_type.rpartition("::")[2]
-
-
-def _versions(model: Path) -> dict[str, str]:
-    """Of what made an artifact."""
-    manifest = check_artifact(model, hashes=False).manifest if os.path.isdir(model) else None
-    return dict(manifest.versions) if manifest is not None else {}
 
 
 def _fits(record: NodeRecord, pattern: str) -> bool:

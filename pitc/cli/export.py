@@ -1,26 +1,27 @@
 """`pitc export`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pitc.cli.models import settings_of
 from pitc.cli.output import print_json, warnings_as_lines
 from pitc.cli.show import console, size
 from pitc.cli.steps import Steps
-from pitc.config import resolve
 from pitc.frontends.pretrained import write_onnx
+
+if TYPE_CHECKING:
+    from pitc.cli.options import Export
 
 STAGES = ("load", "export", "write")
 
 
-def export_folder(
-    folder: Path, output: Path | None, *, force: bool, quiet: bool | None, json: bool
-) -> None:
+def export_folder(options: "Export") -> None:
     """`pitc export`."""
-    file = output or Path(f"{folder.absolute().name}.onnx")
-    settings = resolve({"quiet": quiet})
-    with warnings_as_lines(), Steps(STAGES, quiet=settings.quiet) as steps:
-        beside = write_onnx(folder, file, force=force, stage=steps)
+    file = options.output or Path(f"{options.folder.absolute().name}.onnx")
+    with warnings_as_lines(), Steps(STAGES, quiet=settings_of(options).quiet) as steps:
+        beside = write_onnx(options.folder, file, force=options.force, stage=steps)
     made = [file] if beside is None else [file, beside]
-    if json:
+    if options.json:
         body = {str(path): path.stat().st_size for path in made}
         print_json({"model": str(file), "files": body})
         return

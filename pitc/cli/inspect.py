@@ -3,18 +3,27 @@
 import os
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pitc.cli.output import print_json, warnings_as_lines
 from pitc.errors import MachineError, PitcError, UsageError
 
+if TYPE_CHECKING:
+    from pitc.cli.options import Doctor, Inspect
 
-def inspect_file(file: Path | None, *, ep: bool, json: bool) -> None:
+
+def inspect_file(options: "Inspect") -> None:
     """`pitc inspect`."""
-    if file is None:
+    file, json = options.file, options.json
+    if options.tiles:
+        from pitc.cli.tiles import inspect_tiles
+
+        inspect_tiles(file, json=json)
+    elif file is None:
         raise UsageError("Missing argument 'FILE'", hint="see pitc inspect --help")
-    if os.path.isdir(file) or not (os.path.lexists(file) or file.suffix == ".onnx"):
-        inspect_artifact(file, ep=ep, json=json)
-    elif ep:
+    elif os.path.isdir(file) or not (os.path.lexists(file) or file.suffix == ".onnx"):
+        inspect_artifact(file, ep=options.ep, json=json)
+    elif options.ep:
         text = "--ep shows how an artifact runs, and it is a model"
         raise UsageError(text, path=file, hint="pitc compile makes an artifact of it")
     else:
@@ -68,13 +77,13 @@ def inspect_artifact(artifact: Path, *, ep: bool, json: bool) -> None:
         raise problem
 
 
-def doctor(*, json: bool) -> None:
+def doctor(options: "Doctor") -> None:
     """`pitc doctor`."""
     from pitc.cli import show
     from pitc.host.doctor import examine
 
     found = examine()
-    if json:
+    if options.json:
         print_json({"findings": [asdict(f) for f in found]})
     else:
         show.findings(found)

@@ -4,52 +4,62 @@ import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 
 from pitc import api
+from pitc.check.opened import Opened, opened
 from pitc.cli.steps import Steps
-from pitc.compiled import CompiledModel, load
-from pitc.config import resolve
+from pitc.config import BUILT_IN, Settings, resolve
 from pitc.errors import UsageError
 
 
-def open_model(
-    model: Path, padding: str | None, target: str | None = None, quiet: bool | None = None
-) -> CompiledModel:
+def settings_of(options: Any) -> Settings:
+    """The compile options in force: those of a command, as far as it has them and they are given,
+    else those of the environment or a file.
+    """
+    return resolve({name: getattr(options, name, None) for name in BUILT_IN})
+
+
+def open_model(options: Any, against: Path | None = None) -> Opened:
     """Load an artifact, or compile a model into a temporary one.
 
-    Options that are None come from the environment or a file.
+    Args:
+        options: Those of the command.
+        against: The source that it is compared with; None: the model itself, or that of the
+            artifact.
     """
+    model, settings = options.model, settings_of(options)
     if os.path.isdir(model):
-        no_options_of_an_artifact(model, padding=padding, target=target)
-        return load(model)
-    settings = resolve({"padding": padding, "target": target, "quiet": quiet})
-    with Steps(api.stages(), quiet=settings.quiet) as steps:
-        return api.compile(
-            model,
-            settings.target,
-            settings.text("padding"),
-            suggest=False,
-            tiles=settings.path("tiles"),
-            progress=steps,
-            kernel_progress=steps.kernels,
-        )
+        no_options_of_an_artifact(options)
+        found = opened(model, None, None)
+    else:
+        with Steps(api.stages(), quiet=settings.quiet) as steps:
+            found = opened(
+                model,
+                settings.target,
+                settings.text("padding"),
+                tiles=settings.path("tiles"),
+                progress=steps,
+                kernel_progress=steps.kernels,
+            )
+    return Opened(found.compiled, against or found.source, model.name)
 
 
-def no_options_of_an_artifact(model: Path, **options: str | None) -> None:
-    """Refuse options that an artifact was compiled with, by name."""
-    for name, value in options.items():
-        if value is not None:
-            hint = f"omit --{name}"
-            raise UsageError(f"an artifact has its {name} already", path=model, hint=hint)
+def no_options_of_an_artifact(options: Any) -> None:
+    """Refuse options that an artifact was compiled with."""
+    for name in ("padding", "target"):
+        if getattr(options, name, None) is not None:
+            text, hint = f"an artifact has its {name} already", f"omit --{name}"
+            raise UsageError(text, path=options.model, hint=hint)
 
 
-def read_inputs(texts: Sequence[str]) -> dict[str, np.ndarray]:
+def read_inputs(texts: Sequence[str] | None) -> dict[str, np.ndarray]:
     """Read `FILE.npz` and `NAME=FILE.npy` words."""
     feeds: dict[str, np.ndarray] = {}
-    for text in texts:
+    for text in texts or ():
         name, equals, file = text.rpartition("=")
         if Path(text).suffix == ".npz" and not os.path.isfile(file):
             name, equals, file = "", "", text

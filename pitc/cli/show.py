@@ -3,10 +3,10 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -29,22 +29,10 @@ if TYPE_CHECKING:
     from pitc.measure.trace_channels import Convolution
     from pitc.passes.audit.engine import AuditResult
 
+D = TypeVar("D", "Contraction", "Convolution")
+
 #: Width of tables in pipes and files, where there is no window to ask.
 PIPE_COLUMNS = 140
-CONTRACTION_NUMBERS = (
-    "predicted\nus",
-    "measured\nus",
-    "predicted/\nmeasured",
-    "predicted\ngain",
-    "measured\ngain",
-)
-CONVOLUTION_NUMBERS = (
-    "live\nchannels",
-    "live\nfilters",
-    "live\npairs",
-    "live of all\ntogether",
-    "pays\nup to",
-)
 SKIPS_SHOWN = 3
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -62,12 +50,27 @@ def size(count: int) -> str:
     return next((f"{count / s:.1f} {unit}" for s, unit in steps if count >= s), f"{count} B")
 
 
-def text_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """A table without lines; columns named in `right` are aligned there."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def print_table(
+    out: Console,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    right: Sequence[str] = (),
+) -> None:
+    """Print a table without lines.
+
+    Args:
+        out: Where.
+        columns: Their heads; none is shown where all are empty.
+        rows: Their cells.
+        right: Columns that are aligned there.
+    """
+    shown = any(columns)
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=shown)
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return table
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    out.print(table)
 
 
 def summary(report: Report) -> str:
@@ -143,6 +146,33 @@ def _print_reports(reports: Sequence[Report], counted: Callable[[Report], str] =
         out.print(f"  note: {escape(text)}")
 
 
+def _number(x: float | None, unit: str = "") -> str:
+    return "-" if x is None else f"{x:.2f}{unit}"
+
+
+#: Columns of the table of sparse contractions, and their cells.
+CONTRACTIONS: "dict[str, Callable[[Contraction], str]]" = {
+    "node": lambda c: c.node,
+    "rows x k": lambda c: f"{'-'.join(map(str, sorted(set(c.rows))))} x {c.k}",
+    "density": lambda c: f"{c.density:.2%}",
+    "variant": lambda c: named_counts(c.variants, c.decisions),
+    "predicted\nus": lambda c: f"{c.predicted_us:.4g}",
+    "measured\nus": lambda c: f"{c.measured_us:.4g}",
+    "predicted/\nmeasured": lambda c: _number(c.predicted_over_measured),
+    "predicted\ngain": lambda c: _number(c.predicted_gain, "x"),
+}
+#: The same of gated convolutions.
+CONVOLUTIONS: "Mapping[str, Callable[[Convolution], str]]" = {
+    "node": lambda c: c.node,
+    "live\nchannels": lambda c: f"{c.live_channels:.2%} of {c.channels}",
+    "live\nfilters": lambda c: f"{c.live_filters:.2%} of {c.filters}",
+    "live\npairs": lambda c: f"{c.live_pairs:.2%}",
+    "live of all\ntogether": lambda c: f"{c.live_work:.2%}",
+    "pays\nup to": lambda c: f"{c.limit:.2%}",
+    "chosen": lambda c: named_counts(c.choices, c.decisions),
+}
+
+
 def decided(
     found: "Sequence[Contraction]",
     convolutions: "Sequence[Convolution]" = (),
@@ -151,100 +181,46 @@ def decided(
     """The tables of sparse contractions and of gated convolutions, as far as there are any;
     `sparse` tells of nodes where they may be 0.
     """
-    out = console()
-    if not found and not convolutions:
-        out.print()
-        out.print("no contraction has skipped zeros")
-    if found:
-        columns, rows = contraction_table(found, sparse)
-        out.print()
-        out.print(f"sparse contractions; measured us: {found[0].clock}")
-        _print(out, columns, rows, ("rows x k", "density", *CONTRACTION_NUMBERS))
-    if convolutions:
-        columns, rows = convolution_table(convolutions, sparse)
-        _print(out, columns, rows, CONVOLUTION_NUMBERS)
-
-
-def _print(
-    out: Console, columns: Sequence[str], rows: list[list[str]], right: tuple[str, ...]
-) -> None:
-    table = text_table(*columns, right=right)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    out.print()
-    out.print(table)
-
-
-def contraction_table(
-    found: "Sequence[Contraction]", sparse: Mapping[str, str] | None = None
-) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Columns and cells of the table of sparse contractions.
-
-    Args:
-        found: A row each.
-        sparse: Of nodes of the source graph, where their operand may be 0; None for no such column.
-    """
     from pitc.measure.bench import LEAST_ROUNDS
 
-    gains = any(c.measured_gain is not None for c in found)
-    columns = ("node", "rows x k", "density", "variant", *CONTRACTION_NUMBERS[: 4 + gains])
-    columns += ("zeros",) * (sparse is not None)
-    rows = []
-    for c in found:
-        ratio, *gain = (
-            "-" if x is None else f"{x:.2f}"
-            for x in (
-                c.predicted_over_measured,
-                c.predicted_gain,
-                c.measured_gain if c.decisions >= LEAST_ROUNDS else None,
-            )
+    def gain(c: "Contraction") -> str:
+        return _number(c.measured_gain if c.decisions >= LEAST_ROUNDS else None, "x")
+
+    out = console()
+    if not found and not convolutions:
+        out.print("\nno contraction has skipped zeros")
+    if found:
+        out.print(f"\nsparse contractions; measured us: {found[0].clock}\n")
+        raced = any(c.measured_gain is not None for c in found)
+        _print_decisions(
+            out, found, CONTRACTIONS | ({"measured\ngain": gain} if raced else {}), sparse
         )
-        rows.append(
-            [
-                c.node,
-                f"{'-'.join(map(str, sorted(set(c.rows))))} x {c.k}",
-                f"{c.density:.2%}",
-                named_counts(c.variants, c.decisions),
-                f"{c.predicted_us:.4g}",
-                f"{c.measured_us:.4g}",
-                ratio,
-                *(f"{x}x" if x != "-" else x for x in gain[: 1 + gains]),
-                *([] if sparse is None else [sparse.get(c.node, "-")]),
-            ]
-        )
-    return columns, rows
+    if convolutions:
+        out.print()
+        _print_decisions(out, convolutions, CONVOLUTIONS, sparse)
 
 
-def convolution_table(
-    found: "Sequence[Convolution]", sparse: Mapping[str, str] | None = None
-) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Columns and cells of the table of gated convolutions; arguments as of `contraction_table`."""
-    columns = ("node", *CONVOLUTION_NUMBERS, "chosen") + ("zeros",) * (sparse is not None)
-    rows = [
-        [
-            c.node,
-            f"{c.live_channels:.2%} of {c.channels}",
-            f"{c.live_filters:.2%} of {c.filters}",
-            f"{c.live_pairs:.2%}",
-            f"{c.live_work:.2%}",
-            f"{c.limit:.2%}",
-            named_counts(c.choices, c.decisions),
-            *([] if sparse is None else [sparse.get(c.node, "-")]),
-        ]
-        for c in found
-    ]
-    return columns, rows
+def _print_decisions(
+    out: Console,
+    found: Sequence[D],
+    columns: Mapping[str, Callable[[D], str]],
+    sparse: Mapping[str, str] | None,
+) -> None:
+    if sparse is not None:
+        columns = {**columns, "zeros": lambda x: sparse.get(x.node, "-")}
+    right = [name for name in columns if name not in ("node", "variant", "chosen", "zeros")]
+    print_table(out, list(columns), [[cell(x) for cell in columns.values()] for x in found], right)
 
 
 def outputs(found: Mapping[str, np.ndarray]) -> None:
     """Outputs of `pitc run`."""
-    table = text_table(
-        "output", "type", "shape", "min", "mean", "max", right=("min", "mean", "max")
-    )
-    for name, array in found.items():
-        numbers = [f"{v:.6g}" for v in statistics(array).values()] or ["-"] * 3
-        table.add_row(Text(name), str(array.dtype), str(list(array.shape)), *numbers)
-    console().print(table)
+    numbers = ("min", "mean", "max")
+    rows = [
+        (name, str(x.dtype), str([*x.shape]), *(f"{v:.6g}" for v in statistics(x).values()))
+        for name, x in found.items()
+    ]
+    rows = [row if len(row) > len(numbers) else (*row, "-", "-", "-") for row in rows]
+    print_table(console(), ("output", "type", "shape", *numbers), rows, numbers)
 
 
 def statistics(array: np.ndarray) -> dict[str, float]:
@@ -264,18 +240,16 @@ def verified(result: Comparison, scaled: Sequence[str] = ()) -> None:
     """
     out = console()
     numbers = ("max abs", "max rel", "norm rel", "tolerance")
-    table = text_table("output", "type", "rows", *numbers, "result", right=numbers)
+    rows: list[tuple[str | Text, ...]] = []
     for o in result.outputs:
         values = (f"{v:.2e}" for v in (o.max_abs, o.max_rel, o.norm, o.tolerance))
         failed = f"FAILED in {len(o.failed)} of {result.cases}, worst {(o.failed or [o.worst])[0]}"
         text = f"{failed}: {o.problem}" if o.problem else failed
         verdict = Text("ok", "green") if o.ok else Text(text, "red")
-        table.add_row(Text(o.output), o.dtype, o.rows, *values, verdict)
+        rows.append((o.output, o.dtype, o.rows, *values, verdict))
     if result.cases:
-        out.print(table)
-    for why, outputs in grouped({o.output: o.why for o in result.outputs}).items():
-        of = "" if len(outputs) == len(result.outputs) else f" of {', '.join(outputs)}"
-        out.print(Text(f"tolerance{of}: {why}"))
+        print_table(out, ("output", "type", "rows", *numbers, "result"), rows, numbers)
+    print_tolerances(out, {o.output: o.why for o in result.outputs})
     for title, reason in list(result.skipped.items())[:SKIPS_SHOWN]:
         out.print(
             Text(f"skipped {title}: ONNX Runtime fails on the source model: {reason}", "yellow")
@@ -290,12 +264,14 @@ def verified(result: Comparison, scaled: Sequence[str] = ()) -> None:
     out.print(Text(_outcome(result)))
 
 
-def grouped(texts: Mapping[str, str]) -> dict[str, list[str]]:
-    """Names by what is said of them."""
+def print_tolerances(out: Console, texts: Mapping[str, str]) -> None:
+    """Where the tolerances of outputs come from, what is alike in one line."""
     found: dict[str, list[str]] = {}
     for name, text in texts.items():
         found.setdefault(text, []).append(name)
-    return found
+    for text, outputs in found.items():
+        of = "" if len(outputs) == len(texts) else f" of {', '.join(outputs)}"
+        out.print(Text(f"tolerance{of}: {text}"))
 
 
 def _outcome(result: Comparison) -> str:
@@ -361,56 +337,53 @@ def inspected(check: Check, pit_nodes: Mapping[Kind, Mapping[str, int]]) -> None
         check: The artifact.
         pit_nodes: Of each kind of machine, by operation.
     """
-    out = console()
-    table = text_table("", "")
-    table.show_header = False
-    table.add_row("artifact", Text(str(check.folder)))
-    table.add_row("state", Text(check.verdict.value, "green" if check.runs else "red"))
+    rows: list[tuple[str | Text, ...]] = [
+        ("artifact", str(check.folder)),
+        ("state", Text(check.verdict.value, "green" if check.runs else "red")),
+    ]
     if check.problem:
-        table.add_row("", Text(check.line()))
+        rows.append(("", check.line()))
     m = check.manifest
     if m is not None:
-        table.add_row("source", Text(f"{m.source.name}  sha256 {m.source.sha256}"))
-        table.add_row(
-            "options", f"target {m.options.target}, padding {m.options.padding or 'none'}"
-        )
-        table.add_row("versions", ", ".join(f"{k} {v}" for k, v in m.versions.items()))
+        rows += [
+            ("source", f"{m.source.name}  sha256 {m.source.sha256}"),
+            ("options", f"target {m.options.target}, padding {m.options.padding or 'none'}"),
+            ("versions", ", ".join(f"{k} {v}" for k, v in m.versions.items())),
+        ]
         kernels = m.kernels
         if kernels:
             built = [*kernels.levels, *kernels.archs]
             where = f"{kernels.system} {kernels.machine}: {', '.join(built)}"
-            table.add_row("kernels", f"{len(kernels.symbols)} for {where}")
-            for symbol in kernels.symbols:
-                table.add_row("", symbol)
+            rows.append(("kernels", f"{len(kernels.symbols)} for {where}"))
+            rows += [("", symbol) for symbol in kernels.symbols]
         for kind, counts in pit_nodes.items():
             title = f"PIT nodes, {kind}" if len(pit_nodes) > 1 else "PIT nodes"
             by_operation = ", ".join(f"{n} {name}" for name, n in counts.items())
-            table.add_row(title, f"{sum(counts.values())}{by_operation and ': '}{by_operation}")
-        for name, record in m.files.items():
-            table.add_row(name, f"{size(record.bytes):>10}  sha256 {record.sha256}")
-    out.print(table)
+            told = f"{sum(counts.values())}{by_operation and ': '}{by_operation}"
+            rows.append((title, told))
+        files = m.files.items()
+        rows += [(name, f"{size(x.bytes):>10}  sha256 {x.sha256}") for name, x in files]
+    print_table(console(), ("", ""), rows)
 
 
 def placed(found: "Sequence[Placement]") -> None:
     """Which execution provider runs which nodes."""
     out = console()
     out.print()
-    table = text_table("execution provider", "nodes", "operators", right=("nodes",))
+    rows = []
     for provider, group in groupby(found, key=lambda p: p.provider):
         counts = Counter(p.op_type for p in group)
         text = ", ".join(f"{n} {op}" for op, n in sorted(counts.items()))
-        table.add_row(provider, str(sum(counts.values())), text)
-    out.print(table)
+        rows.append((provider, str(sum(counts.values())), text))
+    print_table(out, ("execution provider", "nodes", "operators"), rows, ("nodes",))
 
 
 def findings(found: list[Finding]) -> None:
     """The list of `pitc doctor`."""
-    out = console()
-    table = text_table("", "", "")
-    table.show_header = False
+    rows = []
     for f in found:
         detail = Text(f.detail)
         if f.fix:
             detail.append(f"\nfix: {f.fix}", style="bold")
-        table.add_row(Text(f.status, COLOURS[f.status]), f.name, detail)
-    out.print(table)
+        rows.append((Text(f.status, COLOURS[f.status]), f.name, detail))
+    print_table(console(), ("", "", ""), rows)

@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from pitc.cli.show import console, size, text_table
+from pitc.cli.show import console, print_table, size
 from pitc.errors import one_line
 
 if TYPE_CHECKING:
@@ -16,13 +14,10 @@ METADATA_CHARS = 200
 
 def outlined(file: Path, found: "Outline") -> None:
     """What an ONNX file declares: a line for each input, output, operator and file."""
-    out = console()
-    table = text_table("", "")
-    table.show_header = False
+    table: list[tuple[str, str]] = []
 
     def rows(title: str, texts: list[str]) -> None:
-        for i, text in enumerate(texts):
-            table.add_row("" if i else title, Text(text))
+        table.extend(("" if i else title, text) for i, text in enumerate(texts))
 
     rows("model", [f"{file}  {size(found.bytes)}"])
     made_by = f" by {found.producer}" if found.producer else ""
@@ -45,7 +40,7 @@ def outlined(file: Path, found: "Outline") -> None:
     rows("weights", [f"{told}: {kinds}" if kinds else told])
     rows("in files", [_file(name, count) for name, count in weights.files.items()])
     rows("metadata", [one_line(f"{k}: {v}")[:METADATA_CHARS] for k, v in found.metadata.items()])
-    out.print(table)
+    print_table(console(), ("", ""), table)
 
 
 def _declared(value: "Declared") -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from pitc.cli.show import console, summary, text_table, waits
+from pitc.cli.show import console, print_table, summary, waits
 from pitc.ir.naming import LEAST, common_prefix, shortened, with_initials
 from pitc.ir.refusal import ALL_READ, Code, Refusal
 from pitc.ir.report import NodeRecord, Report
@@ -217,10 +217,9 @@ def _print_reasons(out: Console, records: Iterable[NodeRecord]) -> None:
     if not refused:
         return
     out.print()
-    codes = text_table("code", "nodes", "reason", right=("nodes",))
-    for (code, reason), (nodes, _) in sorted(refused.items(), key=lambda x: (x[0][0].id, x[0][1])):
-        codes.add_row(code.id, str(len(nodes)), Text(f"{reason} ({code.hint})"))
-    out.print(codes)
+    ordered = sorted(refused.items(), key=lambda x: (x[0][0].id, x[0][1]))
+    rows = [(c.id, str(len(nodes)), f"{why} ({c.hint})") for (c, why), (nodes, _) in ordered]
+    print_table(out, ("code", "nodes", "reason"), rows, ("nodes",))
 
 
 def _print_regions(out: Console, report: Report) -> None:
@@ -228,10 +227,10 @@ def _print_regions(out: Console, report: Report) -> None:
     if not report.regions:
         return
     out.print()
-    columns = ("region", "domain", "nodes", "flop/row", "bytes/row")
     on_cuda = report.kind == "cuda"
-    regions = text_table(*columns, *["copies to host"] * on_cuda, right=("nodes",))
+    columns = ("region", "domain", "nodes", "flop/row", "bytes/row", *["copies to host"] * on_cuda)
+    rows = []
     for g in report.regions:
         numbers = str(g.nodes), f"{g.flops_per_row:,}", f"{g.bytes_per_row:,}"
-        regions.add_row(g.name, Text(g.domain), *numbers, *[str(g.host_copies)] * on_cuda)
-    out.print(regions)
+        rows.append((g.name, g.domain, *numbers, *[str(g.host_copies)] * on_cuda))
+    print_table(out, columns, rows, ("nodes",))

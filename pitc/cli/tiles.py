@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pitc.cli import show
+from pitc.cli.models import settings_of
 from pitc.cli.output import print_json
 from pitc.config import resolve
 from pitc.errors import MachineError, UsageError
@@ -22,21 +23,16 @@ from pitc.tiles import tune as tuning
 from pitc.tiles.file import Measured
 from pitc.tiles.find import TablesInForce, outdated, overlay_path, tables_in_force
 
+if TYPE_CHECKING:
+    from pitc.cli.options import Tune
+
 SECONDS_BETWEEN_LINES = 10.0
 GO_ON = "measurements are kept: the same command continues from there, and --restart begins again"
 
 
-def tune_machine(
-    level: str | None,
-    path: Path | None,
-    *,
-    quick: bool,
-    restart: bool,
-    quiet: bool | None,
-    json: bool,
-) -> None:
+def tune_machine(options: "Tune") -> None:
     """`pitc tune`."""
-    settings = resolve({"tiles": path, "quiet": quiet})
+    settings, level = settings_of(options), options.level
     chosen = LEVELS.get(level or cpu_level() or "")
     if chosen is None and level is not None:
         raise UsageError(f"level {level!r} is not one of {', '.join(LEVELS)}")
@@ -44,24 +40,23 @@ def tune_machine(
         raise MachineError(
             "this CPU has neither AVX-512 nor AVX2: pitc has no sparse kernels for it"
         )
-    grid = tuning.QUICK if quick else tuning.FULL
+    grid = tuning.QUICK if options.quick else tuning.FULL
     target = settings.path("tiles") or overlay_path()
     try:
         with _bar(quiet=settings.quiet) as progress:
-            found = tuning.tune(target, chosen, grid, restart=restart, progress=progress)
+            found = tuning.tune(target, chosen, grid, restart=options.restart, progress=progress)
     except KeyboardInterrupt:
         print(GO_ON, file=sys.stderr)
         raise
-    if json:
+    if options.json:
         body = {"path": str(found.path), "level": found.level, "points": found.points}
         body |= {"resumed": found.resumed, "seconds": found.seconds}
         print_json(body | {"fits": {name: asdict(fit) for name, fit in found.fits.items()}})
         return
     out = show.console()
-    table = show.text_table("variant", "points", "median error", "95 %", right=("points",))
-    for name, fit in found.fits.items():
-        table.add_row(name, str(fit.points), f"{fit.median:.1%}", f"{fit.p95:.1%}")
-    out.print(table)
+    fits = found.fits.items()
+    rows = [(name, str(x.points), f"{x.median:.1%}", f"{x.p95:.1%}") for name, x in fits]
+    show.print_table(out, ("variant", "points", "median error", "95 %"), rows, ("points",))
     count = f"{found.points} points in {found.seconds:.0f} s"
     if found.resumed:
         count += f", {found.resumed} from before"
@@ -140,18 +135,17 @@ def _print_level(level: str, measured: Measured, origin: str) -> None:
         out.print(f"  measured with {changed}; pitc tune measures again", style="yellow")
     errors = ("median error", "95 %")
     heads = ("variant", "micro-tile", "PIT axis", "dense tile", *errors)
-    variants = show.text_table(*heads, right=errors)
-    prices = show.text_table("variant", *FEATURES, right=FEATURES)
+    variants = []
     for name, cost in measured.costs.items():
         variant = VARIANTS[name]
         tile = target.listed_tile if variant.pit_axis else target.gemm_tile
         told = [f"{e:.1%}" for e in cost.error] if cost.error else ["-", "-"]
         micro_tile = (str(variant.micro_tile), variant.pit_axis) if variant.pit_axis else ("-", "-")
-        variants.add_row(name, *micro_tile, f"{tile[0]} x {tile[1]}", *told)
-        prices.add_row(name, *map(duration, cost.prices))
-    out.print(variants)
+        variants.append((name, *micro_tile, f"{tile[0]} x {tile[1]}", *told))
+    show.print_table(out, heads, variants, errors)
     out.print()
-    out.print(prices)
+    prices = [(name, *map(duration, cost.prices)) for name, cost in measured.costs.items()]
+    show.print_table(out, ("variant", *FEATURES), prices, FEATURES)
     out.print()
 
 

@@ -3,16 +3,15 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pitc import api
-from pitc.artifact.manifest import FALLBACK
-from pitc.check.opened import Opened
 from pitc.cli import show
-from pitc.cli.models import open_model, read_inputs
+from pitc.cli.models import open_model, read_inputs, settings_of
 from pitc.cli.output import print_json, warnings_as_lines
 from pitc.cli.steps import Steps
 from pitc.config import resolve
@@ -21,44 +20,29 @@ from pitc.errors import PitcError, UsageError, VerificationError
 if TYPE_CHECKING:
     from pitc.check.feeds import Case
     from pitc.check.verify import Comparison
+    from pitc.cli.options import Verify
     from pitc.config import Settings
 
 
-def verify_model(
-    model: Path,
-    against: Path | None,
-    *,
-    inputs: Sequence[str],
-    padding: str | None,
-    target: str | None,
-    facts: bool,
-    tolerance: float | None,
-    reduce: Path | None,
-    shapes: Sequence[str],
-    seed: int,
-    quiet: bool | None,
-    json: bool,
-) -> None:
+def verify_model(options: "Verify") -> None:
     """`pitc verify`."""
-    _check_options(model, against, reduce)
-    given = read_inputs(inputs)
+    _check_options(options)
+    model, json = options.model, options.json
+    given, shapes = read_inputs(options.input), options.shape or []
     try:
-        compiled = open_model(model, padding, target, quiet)
+        source = open_model(options, options.against)
     except PitcError:
         raise
     except Exception:  # a bug in pitc
-        if reduce is not None:
-            settings = resolve({"padding": padding, "target": target})
-            found = _crash_cases(model, given, shapes, settings.text("padding"), seed)
-            show.reduced(_reduce(reduce, model, found, settings, tolerance, quiet))
+        if options.reduce is not None:
+            settings = settings_of(options)
+            found = _crash_cases(options, given, settings.text("padding"))
+            show.reduced(_reduce(options, options.reduce, found, settings, options.tolerance))
         raise
     from pitc.check.verification import Verification, Verifier
 
-    source = against or (compiled.path / FALLBACK if os.path.isdir(model) else model)
     with warnings_as_lines():
-        verifier = Verifier(
-            Opened(compiled, source, model.name), given, shapes, seed=seed, tolerance=tolerance
-        )
+        verifier = Verifier(source, given, shapes, seed=options.seed, tolerance=options.tolerance)
         result = verifier.compare()
     done = Verification(result, tuple(verifier.scaled))
     if not json:
@@ -67,42 +51,40 @@ def verify_model(
         done = replace(done, first_difference=verifier.first_difference(result))
         if not json:
             show.first_difference(done.first_difference)
-    if facts:
+    if options.facts:
         audit = verifier.audit()
         done = replace(done, facts=audit)
         if not json:
             show.audited(audit)
     body = done.to_dict()
-    if reduce is not None and not result.ok:
+    if options.reduce is not None and not result.ok:
         failing = set(result.failed)
         first = [c for c in verifier.chosen if c.title in failing] + verifier.chosen
-        settings = resolve(
-            {
-                "padding": compiled.manifest.options.padding,
-                "target": compiled.manifest.options.target,
-            }
-        )
-        limit = max((o.tolerance for o in result.outputs if not o.ok), default=tolerance)
-        body["reduced"] = _reduce(reduce, model, first, settings, limit or tolerance, quiet)
+        built = source.compiled.manifest.options
+        settings = resolve({"padding": built.padding, "target": built.target})
+        limits = (o.tolerance for o in result.outputs if not o.ok)
+        limit = max(limits, default=options.tolerance) or options.tolerance
+        body["reduced"] = _reduce(options, options.reduce, first, settings, limit)
         if not json:
             show.reduced(body["reduced"])
     if json:
         print_json(body)
     _check_answers(result, model)
-    if facts:
+    if options.facts:
         _check_facts(body["facts"], model)
 
 
-def _check_options(model: Path, against: Path | None, reduce: Path | None) -> None:
+def _check_options(options: "Verify") -> None:
     """Refuse options that do not fit a model, or an artifact."""
-    if against is not None and not os.path.isdir(model):
+    model = options.model
+    if options.against is not None and not os.path.isdir(model):
         raise UsageError("--against is for artifacts; a model is compared with itself")
-    if reduce is not None:
+    if options.reduce is not None:
         from pitc.check.reduce import check_output
 
         if os.path.isdir(model):
             raise UsageError("--reduce needs the model, not an artifact", path=model)
-        check_output(reduce)
+        check_output(options.reduce)
 
 
 def _check_answers(result: "Comparison", model: Path) -> None:
@@ -123,38 +105,33 @@ def _check_facts(found: Mapping[str, Any], model: Path) -> None:
 
 
 def _crash_cases(
-    model: Path,
-    given: Mapping[str, np.ndarray],
-    shapes: Sequence[str],
-    padding: str | None,
-    seed: int,
+    options: "Verify", given: Mapping[str, np.ndarray], padding: str | None
 ) -> "list[Case]":
     """Inputs of a model that cannot be compiled."""
-    from pitc.check.feeds import input_specs
-    from pitc.check.verification import filled
+    from pitc.check.feeds import cases, input_specs
+    from pitc.check.inputs import filled
     from pitc.passes.masks import padding_masks
 
-    imported = api.import_model(model)[0]
-    masks = padding_masks(imported, padding)
-    return filled(input_specs(imported, given), given, shapes, masks, seed)
+    imported = api.import_model(options.model)[0]
+    make = partial(cases, padding=padding_masks(imported, padding), seed=options.seed)
+    return list(filled(input_specs(imported, given), given, options.shape or [], make))
 
 
 def _reduce(
+    options: "Verify",
     output: Path,
-    model: Path,
     chosen: "Sequence[Case]",
     settings: "Settings",
     tolerance: float | None,
-    quiet: bool | None,
 ) -> dict[str, Any]:
     """Write the smallest failing part of a model; what is shown of it."""
     from pitc.check.reduce import reduce_model, write_reduced
 
-    with Steps(["reduce"], quiet=resolve({"quiet": quiet}).quiet) as steps:
+    with Steps(["reduce"], quiet=settings_of(options).quiet) as steps:
         steps("reduce")
         for case in chosen:
             found = reduce_model(
-                model,
+                options.model,
                 case.feeds,
                 padding=settings.text("padding"),
                 target=settings.target,

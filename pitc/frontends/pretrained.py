@@ -142,7 +142,6 @@ def write_onnx(
     file: Path,
     *,
     force: bool = False,
-    verbose: bool = False,
     stage: Callable[[str], None] = lambda name: None,
 ) -> Path | None:
     """Export a checkpoint of transformers to an ONNX file, whole or not at all.
@@ -151,7 +150,6 @@ def write_onnx(
         folder: A local folder with `config.json` and weights.
         file: The file to make. Weights of more than `INLINE_BYTES` go to `NAME.onnx.data` beside.
         force: Replace a model of that name.
-        verbose: As of `from_torch`.
         stage: Called with `load`, `export` and `write`.
 
     Returns:
@@ -173,7 +171,7 @@ def write_onnx(
         if os.path.lexists(path) and not (force and path == file):
             hint = "--force replaces it" if path == file else "move it away"
             raise UsageError("the output exists", path=path, hint=hint)
-    model = export_checkpoint(source, verbose=verbose, stage=stage)
+    model = export_checkpoint(source, stage=stage)
     stage("write")
     large = _weight_bytes(model) > INLINE_BYTES
     try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pitc.api import compile
 from pitc.compiled import CompiledModel
-from pitc.errors import MachineError, ModelError, UsageError
+from pitc.errors import MachineError, ModelError, UsageError, origin_of
 from pitc.frontends.quiet import quiet
 
 if TYPE_CHECKING:
@@ -85,9 +85,8 @@ def export(
                 verbose=verbose,
             )
     except Exception as error:  # of many classes, most with pages of text
-        raise ModelError(
-            f"torch cannot export {type(module).__name__}: {_reason(error)}"
-        ) from error
+        text = f"torch cannot export {type(module).__name__}: {origin_of(error)}"
+        raise ModelError(text) from error
     graph = cast("ir.Model", program.model)
     graph.graph.name = type(module).__name__  # torch calls every graph main_graph
     return graph
@@ -105,11 +104,3 @@ def installed(package: str) -> Any:
         raise MachineError(
             f"{missing.name or package} is not installed", hint=_INSTALL
         ) from missing
-
-
-def _reason(error: BaseException) -> str:
-    """The line that says why: of what began the chain."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -45,10 +45,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look at everything. A check that fails never stops the others."""
-    found: list[Finding] = []
-    for check in CHECKS:
-        found.extend(check())
-    return found
+    return [finding for check in CHECKS for finding in check()]
 
 
 def _python() -> Iterator[Finding]:
@@ -66,15 +63,11 @@ def _packages() -> Iterator[Finding]:
 
 
 def _cpu() -> Iterator[Finding]:
-    level = cpu_level()
-    if level is None:
-        yield Finding(
-            "cpu",
-            "warn",
-            f"{cpu_name()}: neither AVX-512 nor AVX2; models run their source graph",
-        )
-    else:
+    if level := cpu_level():
         yield Finding("cpu", "ok", f"{cpu_name()}: level {level} ({LEVEL_NAMES[level]})")
+    else:
+        detail = f"{cpu_name()}: neither AVX-512 nor AVX2; models run their source graph"
+        yield Finding("cpu", "warn", detail)
 
 
 def _compiler() -> Iterator[Finding]:
@@ -126,12 +119,8 @@ def _cuda_driver(compiles: tuple[int, int] | None) -> Iterator[Finding]:
     else:
         version = "CUDA {}.{}".format(*driver.version)
         if compiles and compiles[0] > driver.version[0]:
-            yield Finding(
-                name,
-                "warn",
-                f"{version}, which cannot load kernels compiled by CUDA {compiles[0]}",
-                OLDER_DRIVER.format(driver.version[0]),
-            )
+            detail = f"{version}, which cannot load kernels compiled by CUDA {compiles[0]}"
+            yield Finding(name, "warn", detail, OLDER_DRIVER.format(driver.version[0]))
         else:
             yield Finding(name, "ok", version if driver.devices else f"{version}, no device")
         for number, device in enumerate(driver.devices):
@@ -155,10 +144,8 @@ def _provider() -> Iterator[Finding]:
     except Exception as error:
         yield Finding(name, "fail", " ".join(str(error).split()) or repr(error), fix)
     else:
-        status: Status = "ok" if devices else "fail"
-        yield Finding(
-            name, status, f"{ep} from {path}, {len(devices)} device", "" if devices else fix
-        )
+        detail = f"{ep} from {path}, {len(devices)} device"
+        yield Finding(name, "ok", detail) if devices else Finding(name, "fail", detail, fix)
 
 
 def _tiles() -> Iterator[Finding]:
@@ -190,9 +177,8 @@ def _scratch() -> Iterator[Finding]:
         with tempfile.NamedTemporaryFile(prefix="pitc-"):
             free = shutil.disk_usage(folder).free
     except OSError as error:
-        yield Finding(
-            name, "fail", f"{folder}: {error.strerror}", "set TMPDIR to a writable folder"
-        )
+        fix = "set TMPDIR to a writable folder"
+        yield Finding(name, "fail", f"{folder}: {error.strerror}", fix)
         return
     if free < FREE_BYTES:
         yield Finding(name, "warn", f"{folder}: {free / 1e9:.1f} GB free", "set TMPDIR")

@@ -7,7 +7,6 @@ wrong with a file is one line of `ModelError` that names the file and, where the
 import os
 import re
 import stat
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,9 +14,10 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from pitc.errors import ModelError
+from pitc.errors import ModelError, origin_of
 from pitc.importer.external_data import check_external, contained, external_files
 from pitc.importer.proto import (
+    PROTO_BYTES,
     check_data,
     densify,
     for_checker,
@@ -61,36 +61,23 @@ def load_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ir.Model:
 def load_source(
     source: str | os.PathLike[str] | onnx.ModelProto,
 ) -> tuple[ir.Model, str]:
-    """`load_model` and `source_sha256` of what is read once.
+    """`load_model`, and the hexadecimal SHA-256 of what is read for it: of a model's file, or, with
+    external files in order of their names, that of theirs.
 
     Raises:
         ModelError: It cannot be read, or is not a valid model.
     """
     if isinstance(source, onnx.ModelProto):
-        return load_model(source), source_sha256(source)
+        return load_model(source), sha256(source.SerializeToString(deterministic=True))
     path = Path(source)
-    proto, digest = _read(path)
-    outside = external_files(proto)
-    return _of_file(proto, path), _with_files(digest, path, outside)
-
-
-def source_sha256(source: str | os.PathLike[str] | onnx.ModelProto) -> str:
-    """Hexadecimal SHA-256 of a model: of its file, or, with external files in order of their names,
-    that of theirs.
-
-    Raises:
-        ModelError: The model cannot be read.
-    """
-    if isinstance(source, onnx.ModelProto):
-        return sha256(source.SerializeToString(deterministic=True))
-    path = Path(source)
-    proto, digest = _read(path)
-    return _with_files(digest, path, external_files(proto))
-
-
-def _with_files(digest: str, path: Path, names: Iterable[str]) -> str:
-    """The digest of a model whose file has been hashed, and of its external files."""
-    return of_files([digest, *(file_sha256(contained(path, name)) for name in names)])
+    content = content_of(path)
+    with ThreadPoolExecutor(1) as beside:  # hashing lets go of the interpreter
+        digest = beside.submit(sha256, content)
+        proto = parsed(content, path)
+    names = external_files(proto)
+    model = _of_file(proto, path)
+    digests = [digest.result(), *(file_sha256(contained(path, name)) for name in names)]
+    return model, of_files(digests)
 
 
 def _of_file(proto: onnx.ModelProto, path: Path) -> ir.Model:
@@ -100,14 +87,6 @@ def _of_file(proto: onnx.ModelProto, path: Path) -> ir.Model:
         if error.path is not None:
             raise
         raise ModelError(error.message, path=path, node=error.node, hint=error.hint) from error
-
-
-def _read(path: Path) -> tuple[onnx.ModelProto, str]:
-    """What a file holds, and its digest."""
-    content = content_of(path)
-    with ThreadPoolExecutor(1) as beside:  # hashing lets go of the interpreter
-        digest = beside.submit(sha256, content)
-        return parsed(content, path), digest.result()
 
 
 def content_of(path: Path) -> bytes:
@@ -132,22 +111,23 @@ def content_of(path: Path) -> bytes:
         raise ModelError(f"cannot be read: {reason}", path=path) from None
 
 
-def parsed(content: bytes, path: Path) -> onnx.ModelProto:
-    """The model that a file holds.
+def parsed(content: bytes, path: Path | None = None) -> onnx.ModelProto:
+    """The model that bytes hold, those of a file where it has a path.
 
     Raises:
-        ModelError: It holds none.
+        ModelError: They hold none.
     """
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(content)
     except DecodeError:
+        text = "is not an ONNX model, or is cut off"
         hint = "a model over 2 GB keeps its weights in external files"
-        raise ModelError(
-            "is not an ONNX model, or is cut off",
-            path=path,
-            hint=hint * (len(content) > 1 << 31),
-        ) from None
+        if path is None:
+            text = f"these {len(content)} bytes are not an ONNX model, or cut off"
+            hint += ": pass its path"
+        large = len(content) > PROTO_BYTES
+        raise ModelError(text, path=path, hint=hint if large else None) from None
     return proto
 
 
@@ -174,7 +154,7 @@ def _checked(proto: onnx.ModelProto, path: Path | None) -> ir.Model:
     try:
         model = ir.from_proto(proto)
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as why:
-        raise ModelError(f"cannot be represented: {_first_line(_innermost(why))}") from None
+        raise ModelError(f"cannot be represented: {origin_of(why)}") from None
     _detach(model)
     if untyped:
         _declare(model)
@@ -262,17 +242,6 @@ def _check_outside(graph: onnx.GraphProto) -> None:
 def _ranked(graph: onnx.GraphProto) -> bool:
     types = [v.type for v in (*graph.input, *graph.output)]
     return all(t.tensor_type.HasField("shape") for t in types if t.HasField("tensor_type"))
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
-
-
-def _innermost(error: BaseException) -> str:
-    """What began a chain of exceptions; each one around it tells only where it was."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return str(error)
 
 
 def _invalid(text: str) -> ModelError:

@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import (  # type: ignore[import-untyped]
-    DecodeError,
-    EncodeError,
-)
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from onnx import numpy_helper
 
 from pitc.errors import ModelError, UsageError
+from pitc.importer.load import parsed
 from pitc.importer.proto import PROTO_BYTES, copy_but, tensors
 
 #: What is compiled: a file, or a model in memory.
@@ -51,7 +49,7 @@ def imported_from(model: object) -> Iterator[Path | onnx.ModelProto]:
     if isinstance(model, str | Path):
         yield Path(model)
     elif isinstance(model, bytes):
-        yield _parsed(model)
+        yield parsed(model)
     elif isinstance(model, onnx.ModelProto) and _tensor_bytes(model) <= PROTO_BYTES - _REST:
         yield model
     elif isinstance(model, onnx.ModelProto | ir.Model):
@@ -83,18 +81,6 @@ def imported_from(model: object) -> Iterator[Path | onnx.ModelProto]:
 def _file_name(graph: str | None) -> str:
     """The graph's name, as far as it may be that of a file."""
     return re.sub(r"[^\w-]", "_", graph or "")[:100] or "model"
-
-
-def _parsed(content: bytes) -> onnx.ModelProto:
-    proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(content)
-    except DecodeError:
-        hint = "a model over 2 GB keeps its weights in external files: pass its path"
-        large = len(content) > PROTO_BYTES
-        text = f"these {len(content)} bytes are not an ONNX model, or cut off"
-        raise ModelError(text, hint=hint * large or None) from None
-    return proto
 
 
 def _tensor_bytes(proto: onnx.ModelProto) -> int:

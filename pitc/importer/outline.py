@@ -94,7 +94,10 @@ def outline(path: Path) -> Outline:
     Raises:
         ModelError: It cannot be read, or is no ONNX model.
     """
-    proto, size = _read(path)
+    content = content_of(path)
+    proto = parsed(content, path)
+    if not proto.HasField("graph") or not proto.ir_version:
+        raise ModelError("is not an ONNX model: it has no graph or IR version", path=path)
     graph = proto.graph
     own = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
     inputs = tuple(_declared(v) for v in graph.input if v.name not in own)
@@ -106,7 +109,7 @@ def outline(path: Path) -> Outline:
                 sizes.setdefault(dim, {})[value.name] = None
     every = [_operator(node) for node in nodes(proto)]
     return Outline(
-        bytes=size,
+        bytes=len(content),
         ir_version=proto.ir_version,
         producer=" ".join(x for x in (proto.producer_name, proto.producer_version) if x),
         graph=graph.name,
@@ -120,15 +123,6 @@ def outline(path: Path) -> Outline:
         weights=_weights(proto, path),
         metadata={p.key: p.value for p in proto.metadata_props},
     )
-
-
-def _read(path: Path) -> tuple[onnx.ModelProto, int]:
-    """The model, and the size of its file."""
-    content = content_of(path)
-    proto = parsed(content, path)
-    if not proto.HasField("graph") or not proto.ir_version:
-        raise ModelError("is not an ONNX model: it has no graph or IR version", path=path)
-    return proto, len(content)
 
 
 def _declared(value: onnx.ValueInfoProto) -> Declared:

@@ -1,6 +1,5 @@
 """Questions about ONNX protos, and the few repairs that the importer makes on its own copy."""
 
-import heapq
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -189,21 +188,16 @@ def sort_nodes(graph: onnx.GraphProto) -> bool:
     needs = [{maker[x] for x in reads(node) if x in maker} for node in graph.node]
     if all(max(need, default=-1) < i for i, need in enumerate(needs)):
         return False
-    users: list[list[int]] = [[] for _ in needs]
-    for i, need in enumerate(needs):
-        for j in need:
-            users[j].append(i)
-    open_needs = [len(need) for need in needs]
-    ready = [i for i, count in enumerate(open_needs) if not count]
-    order = []
-    while ready:
-        order.append(heapq.heappop(ready))
-        for user in users[order[-1]]:
-            open_needs[user] -= 1
-            if not open_needs[user]:
-                heapq.heappush(ready, user)
-    if len(order) < len(needs):
-        raise _cycle(graph, needs, set(range(len(needs))) - set(order))
+    import networkx as nx  # seldom needed
+
+    links: nx.DiGraph[int] = nx.DiGraph()
+    links.add_nodes_from(range(len(needs)))
+    links.add_edges_from((j, i) for i, need in enumerate(needs) for j in need)
+    try:
+        order = list(nx.lexicographical_topological_sort(links))
+    except nx.NetworkXUnfeasible:
+        back = nx.find_cycle(links.reverse())
+        raise _cycle(graph, [i for i, _ in reversed(back)]) from None
     ordered = [graph.node[i] for i in order]
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in ordered]
     del graph.node[:]
@@ -211,12 +205,9 @@ def sort_nodes(graph: onnx.GraphProto) -> bool:
     return True
 
 
-def _cycle(graph: onnx.GraphProto, needs: Sequence[set[int]], rest: set[int]) -> ModelError:
+def _cycle(graph: onnx.GraphProto, places: Sequence[int]) -> ModelError:
     """The nodes of one cycle, in the order in which results pass."""
-    path = [min(rest)]
-    while (before := min(needs[path[-1]] & rest)) not in path:
-        path.append(before)
-    names = [label(graph.node[i]) for i in reversed(path[path.index(before) :])]
+    names = [label(graph.node[i]) for i in places]
     around = " -> ".join(f"'{name}'" for name in (*names[:8], names[0]))
     return ModelError(f"the graph has a cycle: {around}", node=names[0])
 

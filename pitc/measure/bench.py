@@ -23,6 +23,7 @@ from pitc.measure.timing import (
     CLOCKS,
     CPU_TIME,
     Clock,
+    Figures,
     Latency,
     Spread,
     interleave,
@@ -32,7 +33,6 @@ from pitc.measure.timing import (
     ratios,
     spread,
     threads_in_all,
-    verdict_of,
 )
 
 OURS, BASE = "pitc", "onnxruntime"
@@ -61,35 +61,18 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
-    """One contender's figures.
+class Timing(Figures):
+    """One contender's times.
 
     Args:
-        name: Its name.
-        version: Version of its package.
         ms: Time of one run, by the clock of the race.
         rounds_ms: The same, round by round; a round of a small model is the mean of several calls.
-        speedup: How many times faster pitc is, from ratios of the same rounds.
-        interval: 95 % interval of that median; None of fewer than `LEAST_ROUNDS` rounds.
-        norm: Largest norm-wise relative error of an output; of the reference itself 0.
         latency: Of single calls in these rounds, by wall time; None where it was not taken.
     """
 
-    name: str
-    version: str
     ms: Spread
     rounds_ms: tuple[float, ...]
-    speedup: Spread
-    interval: tuple[float, float] | None
-    norm: float
     latency: Latency | None = None
-
-    @property
-    def verdict(self) -> str:
-        """What may be said: `pitc is faster`, `pitc is slower`, `no difference shown`, or `too few
-        rounds to say`.
-        """
-        return verdict_of(self.interval)
 
 
 @dataclass(slots=True)
@@ -216,12 +199,12 @@ def race(
             Timing(
                 name,
                 versions[name],
-                spread(ms),
-                tuple(ms),
+                norms[name],
                 spread(gains),
                 interval(gains),
-                norms[name],
-                counted,
+                ms=spread(ms),
+                rounds_ms=tuple(ms),
+                latency=counted,
             )
         )
     return result

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pitc.check.feeds import Case
-from pitc.check.inputs import Shapes, dims_of, shape_texts, specs_of
+from pitc.check.inputs import Shapes, filled, shape_texts, specs_of
 from pitc.check.opened import Opened, opened
 from pitc.check.reference import contract_of, reference_session, rules_of
 from pitc.check.tokens import LiveTokens
@@ -220,12 +220,10 @@ class Bencher:
                 raise UsageError(text)
             self.case = Case("given", {}, dict(given))
         else:
-            specs = specs_of(self.compiled, given)
-            dims = dims_of(specs, given, shapes)
-            missing = [s for s in specs if s.name not in given]
             masks = self._tokens.masks
-            made = make_case(missing, dims, padding=masks, lengths=lengths, mean=mean, seed=seed)
-            self.case = Case(made.pattern, made.dims, made.feeds | dict(given))
+            make = partial(make_case, padding=masks, lengths=lengths, mean=mean, seed=seed)
+            specs = specs_of(self.compiled, given)
+            self.case = next(filled(specs, given, shapes, lambda *known: [make(*known)]))
         self.live = self._live()
         self._try(reference, shapes)
         with pinned(threads_in_all(threads, streams)):  # its threads stay where they are made

@@ -10,8 +10,9 @@ import re
 import tempfile
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ import numpy as np
 
 from pitc.host.placement import RECORD
 from pitc.ir.plan import PROVIDERS
-from pitc.measure.timing import one_core
+from pitc.measure.timing import pinned
 
 if TYPE_CHECKING:
     from pitc.compiled import CompiledModel
@@ -66,10 +67,6 @@ class Profile:
 
     nodes: tuple[NodeTime, ...]
     runs: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +115,7 @@ def _live(before: Sequence[NodeTime], after: Sequence[NodeTime]) -> float | None
 
 
 def profiles(
-    compiled: "CompiledModel", source: Path, feeds: Mapping[str, np.ndarray], runs: int = RUNS
+    compiled: "CompiledModel", source: Path, feeds: Mapping[str, np.ndarray]
 ) -> tuple[Profile, Profile]:
     """Run the source graph and the compiled model in turns, on one thread of one core.
 
@@ -126,7 +123,6 @@ def profiles(
         compiled: The compiled model.
         source: Its source graph.
         feeds: The inputs.
-        runs: Runs of each that count.
 
     Returns:
         Of ONNX Runtime on the source graph, and of the compiled model.
@@ -135,20 +131,21 @@ def profiles(
     from pitc.session import plain_session
 
     names = source_names(source)
-    with tempfile.TemporaryDirectory(prefix="pitc-profile-") as folder, one_core():
+    with tempfile.TemporaryDirectory(prefix="pitc-profile-") as folder, pinned(1):
         sessions = []
-        for who in ("source", "compiled"):
+        makers: dict[str, Callable[[Any], Any]] = {
+            "source": partial(plain_session, source),
+            "compiled": compiled.session,
+        }
+        for name, make in makers.items():
             options = session_options()
             options.enable_profiling = True
-            options.profile_file_prefix = str(Path(folder, who))
+            options.profile_file_prefix = str(Path(folder, name))
             options.add_session_config_entry(RECORD, "1")
             with warnings.catch_warnings():  # whoever compiled it has seen them
                 warnings.simplefilter("ignore")
-                source_side = who == "source"
-                sessions.append(
-                    plain_session(source, options) if source_side else compiled.session(options)
-                )
-        for _ in range(WARM_UP + runs):
+                sessions.append(make(options))
+        for _ in range(WARM_UP + RUNS):
             for session in sessions:
                 session.run(None, dict(feeds))
         found = [

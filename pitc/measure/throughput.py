@@ -9,11 +9,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from pitc.check.verify import Run
-from pitc.measure.timing import Latency, Spread, interval, latency, ratios, spread, verdict_of
+from pitc.measure.timing import (
+    Figures,
+    Latency,
+    Spread,
+    in_turns,
+    interval,
+    latency,
+    ratios,
+    spread,
+)
 
 #: A round takes about this long, and each stream has two requests in it at least.
 ROUND_SECONDS, LEAST_REQUESTS = 0.25, 2
@@ -21,37 +31,22 @@ MOST_REQUESTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Figures):
     """One contender's throughput.
 
     Args:
-        name: Its name.
-        version: Version of its package.
         per_second: Requests per second, over the rounds.
         rounds: The same, round by round.
         latency: From the start of a request to its answer, over all requests.
         requests: How many there were.
         wall_s: Wall time of all its rounds.
-        speedup: How many times as many requests pitc answers, from ratios of the same rounds.
-        interval: 95 % interval of that median; None of too few rounds.
-        norm: Largest norm-wise relative error of an output; of the reference itself 0.
     """
 
-    name: str
-    version: str
     per_second: Spread
     rounds: tuple[float, ...]
     latency: Latency
     requests: int
     wall_s: float
-    speedup: Spread
-    interval: tuple[float, float] | None
-    norm: float
-
-    @property
-    def verdict(self) -> str:
-        """What may be said, as of `Timing.verdict`."""
-        return verdict_of(self.interval)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +147,8 @@ def measure_rates(
         Name -> its rounds, in the same places for all.
     """
     counts = {name: requests_of_a_round(run, feeds, streams) for name, run in runs.items()}
-    start, names = time.monotonic(), list(runs)
-    found: dict[str, list[Round]] = {name: [] for name in names}
-    for done in range(max(rounds, 1)):
-        if done and time.monotonic() - start > seconds:
-            break
-        first = done % max(len(names), 1)
-        for name in names[first:] + names[:first]:
-            found[name].append(flow(runs[name], feeds, streams, counts[name]))
-        if progress:
-            progress(done + 1)
-    return found
+    flows = {name: partial(flow, run, feeds, streams, counts[name]) for name, run in runs.items()}
+    return in_turns(flows, rounds, budget_s=seconds, progress=progress)
 
 
 def rates_of(
@@ -183,14 +169,14 @@ def rates_of(
             Rate(
                 name,
                 versions[name],
-                spread(rates),
-                tuple(rates),
-                latency(every),
-                len(every),
-                wall,
+                norms[name],
                 spread(gains),
                 interval(gains),
-                norms[name],
+                per_second=spread(rates),
+                rounds=tuple(rates),
+                latency=latency(every),
+                requests=len(every),
+                wall_s=wall,
             )
         )
     return rows

@@ -1,26 +1,21 @@
-"""How a number is taken: one thread on one core, contenders interleaved, the order rotated.
-
-Standard library only: the thread limits must be set before any maths library is imported.
-"""
+"""How a number is taken: one thread on one core, contenders interleaved, the order rotated."""
 
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import comb
 from statistics import median
+from typing import TypeVar
 
+import numpy as np
+
+T = TypeVar("T")
 Clock = Callable[[], float]
 CPU_TIME, WALL_TIME = "CPU time", "wall time"
 CLOCKS: Mapping[str, Clock] = {CPU_TIME: time.process_time, WALL_TIME: time.perf_counter}
-
-THREAD_LIMITS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "TOKENIZERS_PARALLELISM",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +33,7 @@ def spread(numbers: Sequence[float]) -> Spread:
     Args:
         numbers: At least one.
     """
-    return Spread(*percentiles(numbers, (0.5, 0.05, 0.95)))
-
-
-def percentiles(numbers: Sequence[float], shares: Sequence[float]) -> list[float]:
-    """Percentiles, linear between the two nearest numbers.
-
-    Args:
-        numbers: At least one.
-        shares: Which: 0.5 is the median.
-    """
-    ordered = sorted(numbers)
-
-    def at(share: float) -> float:
-        place = share * (len(ordered) - 1)
-        low = int(place)
-        high = min(low + 1, len(ordered) - 1)
-        return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-    return [at(share) for share in shares]
+    return Spread(*np.quantile(numbers, (0.5, 0.05, 0.95)).tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +59,7 @@ def latency(seconds: Sequence[float]) -> Latency:
     Args:
         seconds: Of each call, at least one.
     """
-    p50, p95, p99 = (1e3 * x for x in percentiles(seconds, (0.5, 0.95, 0.99)))
+    p50, p95, p99 = (1e3 * np.quantile(seconds, (0.5, 0.95, 0.99))).tolist()
     return Latency(p50, p95, p99, len(seconds))
 
 
@@ -120,14 +97,66 @@ def interval(numbers: Sequence[float]) -> tuple[float, float] | None:
     return (ordered[k - 1], ordered[n - k]) if k else None
 
 
-def verdict_of(found: tuple[float, float] | None) -> str:
-    """What an interval of the gain lets one say: `pitc is faster`, `pitc is slower`, `no difference
-    shown`, or `too few rounds to say`.
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is said of each contender, whatever was measured.
+
+    Args:
+        name: Its name.
+        version: Version of its package.
+        norm: Largest norm-wise relative error of an output; of the reference itself 0.
+        speedup: How many times faster pitc is, from ratios of the same rounds.
+        interval: 95 % interval of that median; None of fewer than 6 rounds.
     """
-    if found is None:
-        return "too few rounds to say"
-    low, high = found
-    return "pitc is faster" if low > 1 else "pitc is slower" if high < 1 else "no difference shown"
+
+    name: str
+    version: str
+    norm: float
+    speedup: Spread
+    interval: tuple[float, float] | None
+
+    @property
+    def verdict(self) -> str:
+        """What may be said: `pitc is faster`, `pitc is slower`, `no difference shown`, or `too few
+        rounds to say`.
+        """
+        if self.interval is None:
+            return "too few rounds to say"
+        low, high = self.interval
+        if low > 1:
+            return "pitc is faster"
+        return "pitc is slower" if high < 1 else "no difference shown"
+
+
+def in_turns(
+    contenders: Mapping[str, Callable[[], T]],
+    rounds: int,
+    *,
+    budget_s: float = float("inf"),
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, list[T]]:
+    """Call every contender once per round; the one that starts changes from round to round.
+
+    Args:
+        contenders: What is called, by name.
+        rounds: How many rounds; at least one.
+        budget_s: No further round starts after this much wall time.
+        progress: Called with the number of rounds done.
+
+    Returns:
+        Name -> results, one per round, rounds in the same places for all.
+    """
+    start, names = time.monotonic(), list(contenders)
+    found: dict[str, list[T]] = {name: [] for name in names}
+    for done in range(max(rounds, 1)):
+        if done and time.monotonic() - start > budget_s:
+            break
+        first = done % max(len(names), 1)
+        for name in names[first:] + names[:first]:
+            found[name].append(contenders[name]())
+        if progress:
+            progress(done + 1)
+    return found
 
 
 def interleave(
@@ -139,36 +168,31 @@ def interleave(
     budget_s: float = float("inf"),
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, list[float]]:
-    """Time every contender once per round; the one that starts changes from round to round.
+    """Time every contender, as `in_turns` calls them.
 
     Args:
         contenders: Name -> the work of one call.
         rounds: How many rounds count; at least one.
         warm_up: Calls of each contender that do not count.
         clock: Seconds; CPU time of the process unless told otherwise.
-        budget_s: No further round starts after this much wall time; one round always counts.
+        budget_s: As of `in_turns`, warming up included.
         progress: Called with the number of rounds done.
 
     Returns:
         Name -> seconds, one per round, rounds in the same places for all.
     """
+
+    def seconds(work: Callable[[], object]) -> float:
+        before = clock()
+        work()
+        return clock() - before
+
     start = time.monotonic()
-    names = list(contenders)
-    for _ in range(warm_up):
-        for work in contenders.values():
-            work()
-    taken: dict[str, list[float]] = {name: [] for name in names}
-    for done in range(max(rounds, 1)):
-        if done and time.monotonic() - start > budget_s:
-            break
-        first = done % max(len(names), 1)
-        for name in names[first:] + names[:first]:
-            before = clock()
-            contenders[name]()
-            taken[name].append(clock() - before)
-        if progress:
-            progress(done + 1)
-    return taken
+    for work in [*contenders.values()] * warm_up:
+        work()
+    timed = {name: partial(seconds, work) for name, work in contenders.items()}
+    left_s = budget_s - (time.monotonic() - start)
+    return in_turns(timed, rounds, budget_s=left_s, progress=progress)
 
 
 def ratio(base: Sequence[float], other: Sequence[float]) -> float:
@@ -179,12 +203,6 @@ def ratio(base: Sequence[float], other: Sequence[float]) -> float:
         other: Seconds per round, of the same rounds.
     """
     return median(ratios(base, other))
-
-
-def limit_threads() -> None:
-    """Ask every maths library that is imported later to use one thread."""
-    for name in THREAD_LIMITS:
-        os.environ[name] = "false" if name.startswith("TOKENIZERS") else "1"
 
 
 def allowed_cores() -> set[int]:
@@ -223,14 +241,3 @@ def pinned(count: int) -> Iterator[tuple[int, ...]]:
         yield chosen
     finally:
         os.sched_setaffinity(0, before)
-
-
-@contextmanager
-def one_core() -> Iterator[int | None]:
-    """Keep this thread on one core, the last of those allowed, until the block ends.
-
-    Yields:
-        The core, or None where the system cannot pin.
-    """
-    with pinned(1) as cores:
-        yield cores[0] if cores else None

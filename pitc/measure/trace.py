@@ -9,7 +9,7 @@ import tempfile
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -19,25 +19,13 @@ import numpy as np
 
 from pitc.artifact.folder import new_file
 from pitc.ir.plan import EP_NAME
-from pitc.measure.timing import CPU_TIME, WALL_TIME, interleave, one_core
-from pitc.measure.trace_lines import Decision, Trace, read_lines, read_trace, source_node
+from pitc.measure.timing import CPU_TIME, WALL_TIME, interleave, pinned
+from pitc.measure.trace_lines import Decision as Decision
+from pitc.measure.trace_lines import Trace
+from pitc.measure.trace_lines import read_lines as read_lines
 
 if TYPE_CHECKING:
     from pitc.compiled import CompiledModel
-
-__all__ = [
-    "DENSE",
-    "Contraction",
-    "Decision",
-    "Trace",
-    "contractions",
-    "race_dense",
-    "read_lines",
-    "read_trace",
-    "source_node",
-    "take_trace",
-    "traced_session",
-]
 
 DENSE = "dense"
 
@@ -79,10 +67,6 @@ class Contraction:
     dense_measured_us: float | None
     measured_gain: float | None
     clock: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        return asdict(self)
 
 
 def contractions(
@@ -174,7 +158,7 @@ def traced_session(
 
 def take_trace(path: Path) -> list[Decision]:
     """Read a trace and empty it; sessions go on writing to it."""
-    decisions = read_trace(path)
+    decisions = read_lines(path).products
     path.write_bytes(b"")
     return decisions
 
@@ -203,7 +187,7 @@ def race_dense(
     """
     from pitc.measure.bench import of_session
 
-    with tempfile.TemporaryDirectory(prefix="pitc-trace-") as folder, one_core():
+    with tempfile.TemporaryDirectory(prefix="pitc-trace-") as folder, pinned(1):
         paths = {variant: Path(folder, variant or "chosen") for variant in ("", DENSE)}
         runs: dict[str, Callable[[], object]] = {}
         for variant, path in paths.items():

@@ -6,9 +6,9 @@ together, by the sum of their work; their lines tell the same sum, budget and ch
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass as checked
@@ -84,10 +84,6 @@ class Convolution:
     live_work: float
     limit: float
     choices: Mapping[str, int]
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        return asdict(self)
 
 
 def convolutions(decisions: Sequence[ChannelDecision]) -> list[Convolution]:

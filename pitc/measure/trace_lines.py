@@ -5,12 +5,12 @@ what it took; those of gated convolutions name live channels (`docs/micro-tiles.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic.dataclasses import dataclass as checked
 
 from pitc.errors import UsageError
 from pitc.ir.tile_work import Work
@@ -22,7 +22,6 @@ _BEFORE_0_2 = re.compile(rf"pitc\.(.+)\.{_PRODUCT}(?:\.\d+)?", re.DOTALL)
 _Count = Annotated[int, Field(ge=0)]
 _Size = Annotated[int, Field(ge=1)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_CHANNELS = TypeAdapter(ChannelDecision)
 
 
 class _Kind(BaseModel):
@@ -31,17 +30,33 @@ class _Kind(BaseModel):
     channels: Any = None
 
 
-class _Candidate(BaseModel):
-    model_config = ConfigDict(strict=True)
+@checked(config=ConfigDict(strict=True), frozen=True, slots=True)
+class Candidate:
+    """A variant on offer.
+
+    Args:
+        predicted_us: Microseconds that it was predicted to take.
+        features: Amounts of `pitc.ir.tiles.FEATURES`.
+    """
 
     predicted_us: _Amount
     features: tuple[_Amount, ...]
 
 
-class _Line(BaseModel):
-    """A line, as far as it is looked at here; it may tell more."""
+@checked(config=ConfigDict(strict=True, extra="ignore"), frozen=True, slots=True)
+class Decision:
+    """One line of a trace, as far as it is looked at here; it may tell more.
 
-    model_config = ConfigDict(strict=True)
+    Args:
+        node: The contraction, by its name in the source graph.
+        rows: Sizes and counts, here and below, are those of `Work`; of a large operand an estimate
+            from a sample.
+        threads: For how many its work was cut.
+        candidates: The variants on offer.
+        chosen: The variant that ran.
+        measured_us: What it took, microseconds of wall time.
+        cpu_us: What it took, microseconds of the thread's CPU time; None where several worked.
+    """
 
     node: str
     rows: _Size
@@ -52,13 +67,13 @@ class _Line(BaseModel):
     threads: _Size
     scanned: bool
     counts: dict[str, _Count]
-    candidates: dict[str, _Candidate]
+    candidates: dict[str, Candidate]
     chosen: str
     measured_us: _Amount
     cpu_us: _Amount | None = None
 
     @model_validator(mode="after")
-    def _consistent(self) -> "_Line":
+    def _consistent(self) -> "Decision":
         if self.chosen not in self.candidates:
             raise ValueError(f"{self.chosen!r} is no candidate")
         if "elements" not in self.counts:
@@ -67,40 +82,30 @@ class _Line(BaseModel):
             raise ValueError("more live elements than elements")
         return self
 
+    @property
+    def work(self) -> Work:
+        """What was counted."""
+        return Work(**{field.name: getattr(self, field.name) for field in fields(Work)})
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One line of a trace.
+    @property
+    def predicted_us(self) -> dict[str, float]:
+        """Microseconds by variant, for those on offer."""
+        return {variant: each.predicted_us for variant, each in self.candidates.items()}
 
-    Args:
-        node: The contraction, by its name in the source graph.
-        work: What was counted; of a large operand an estimate from a sample.
-        predicted_us: Microseconds by variant, for those on offer.
-        features: Amounts of `pitc.ir.tiles.FEATURES`, by variant.
-        chosen: The variant that ran.
-        measured_us: What it took, microseconds of wall time.
-        threads: For how many its work was cut.
-        cpu_us: What it took, microseconds of the thread's CPU time; None where several worked.
-    """
-
-    node: str
-    work: Work
-    predicted_us: Mapping[str, float]
-    features: Mapping[str, tuple[float, ...]]
-    chosen: str
-    measured_us: float
-    threads: int
-    cpu_us: float | None = None
+    @property
+    def features(self) -> dict[str, tuple[float, ...]]:
+        """Amounts of `pitc.ir.tiles.FEATURES`, by variant."""
+        return {variant: each.features for variant, each in self.candidates.items()}
 
     @property
     def live(self) -> int:
         """Elements that are not zero, of the operand that may hold zeros."""
-        return self.work.counts["elements"]
+        return self.counts["elements"]
 
     @property
     def density(self) -> float:
         """Share of elements that are not zero."""
-        return self.live / (self.work.rows * self.work.k)
+        return self.live / (self.rows * self.k)
 
 
 def source_node(name: str) -> str:
@@ -144,20 +149,15 @@ def read_lines(path: Path) -> Trace:
     return found
 
 
-def read_trace(path: Path) -> list[Decision]:
-    """Those of sparse contractions in a trace.
-
-    Raises:
-        UsageError: It cannot be read, or a line of it is no decision.
-    """
-    return read_lines(path).products
+_CHANNELS, _PRODUCTS = TypeAdapter(ChannelDecision), TypeAdapter(Decision)
 
 
 def _decision(path: Path, number: int, text: bytes) -> Decision | ChannelDecision:
     try:
         if "channels" in _Kind.model_validate_json(text).model_fields_set:
             return _CHANNELS.validate_json(text)
-        line = _Line.model_validate_json(text)
+        found = _PRODUCTS.validate_json(text)
+        return replace(found, node=source_node(found.node))
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"{place}: " for place in first["loc"])
@@ -165,13 +165,3 @@ def _decision(path: Path, number: int, text: bytes) -> Decision | ChannelDecisio
         hint = "a trace is what PITC_TRACE or the option trace made"
         text_ = f"line {number} is no decision: {where}{reason}"
         raise UsageError(text_, path=path, hint=hint) from error
-    return Decision(
-        source_node(line.node),
-        Work(**{field.name: getattr(line, field.name) for field in fields(Work)}),
-        {variant: each.predicted_us for variant, each in line.candidates.items()},
-        {variant: each.features for variant, each in line.candidates.items()},
-        line.chosen,
-        line.measured_us,
-        line.threads,
-        line.cpu_us,
-    )

@@ -6,12 +6,10 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
-from pitc.ir.words import named_counts
-from pitc.measure.bench import OURS, Race
 from pitc.measure.profile import PIT, Profile
-from pitc.measure.trace import Contraction, Decision
-from pitc.measure.trace_channels import Convolution
-from pitc.report.text import figures, plural, share, time
+from pitc.report.evidence import Evidence
+from pitc.report.text import plural, share, time
+from pitc.report.view import View, hosts_of
 
 MOST_NODES, MOST_OPERATORS = 20, 12
 #: Points of a line; more decisions are put together.
@@ -21,50 +19,17 @@ MOVES = "finding live rows, moving them"
 _FEW = 2  # decisions of a product that make a line
 
 
-def race_chart(race: Race) -> dict[str, Any]:
-    """Contenders with a bar each, on one scale."""
-    most = max(row.ms.p95 for row in race.timings) or 1.0
-    rows = [
-        {
-            "name": row.name,
-            "version": row.version,
-            "ours": row.name == OURS,
-            "ms": figures(row.ms.median),
-            "range": f"{figures(row.ms.p5)} – {figures(row.ms.p95)}",
-            "width": round(100 * row.ms.median / most, 2),
-            "low": round(100 * row.ms.p5 / most, 2),
-            "spread": round(100 * (row.ms.p95 - row.ms.p5) / most, 2),
-            "gain": "" if row.name == OURS else f"{row.speedup.median:.2f}×",
-        }
-        for row in race.timings
-    ]
-    rounds = len(race.timings[0].rounds_ms)
-    told = f"Clock: {race.clock}; {plural(rounds, 'round')} in turns, on one thread"
-    told += "".join(f" of core {core}" for core in race.cores)
-    return {
-        "rows": rows,
-        "told": f"{told}. The gain compares times of the same round.",
-        "left_out": list(race.left_out.items()),
-    }
-
-
-def times_chart(
-    before: Profile,
-    after: Profile,
-    hosts: Mapping[str, str],
-    operators: Mapping[str, str],
-    anchors: Mapping[str, str],
-) -> dict[str, Any]:
+def times_chart(before: Profile, after: Profile, view: View) -> dict[str, Any]:
     """Times by operator, and of the nodes that took most; nodes that run inside another one in the
     compiled model count with it, before and after.
 
     Args:
         before: ONNX Runtime on the source graph.
         after: The compiled model.
-        hosts: Of each node of the source graph, the one that it runs inside, or itself.
-        operators: Of each node of the source graph.
-        anchors: Rows of the table of nodes, by name.
+        view: What the page shows of it.
     """
+    hosts = hosts_of(view.report.nodes)
+    operators = {record.node: record.op_type for record in view.report.nodes}
     by_node: defaultdict[str, list[float | None]] = defaultdict(lambda: [None, None])
     by_operator: defaultdict[str, list[float | None]] = defaultdict(lambda: [None, None])
     for i, profile in enumerate((before, after)):
@@ -82,7 +47,7 @@ def times_chart(
     shown += [("all others", [*rest])] if any(rest) else []
     return {
         "operators": _pair_rows(shown, {}, {PIT: MOVES}),
-        "nodes": _pair_rows(sorted(by_node.items(), key=_most)[:MOST_NODES], anchors, labels),
+        "nodes": _pair_rows(sorted(by_node.items(), key=_most)[:MOST_NODES], view.anchors, labels),
         "told": (
             "Wall time from ONNX Runtime's profiler, for each node the smallest of "
             f"{plural(before.runs, 'run')}, in turns, on one thread. The sums are {totals[0]} "
@@ -116,24 +81,18 @@ def _pair_rows(
     ]
 
 
-def density_chart(
-    decisions: Sequence[Decision],
-    contractions: Sequence[Contraction] | None,
-    convolutions: Sequence[Convolution],
-    sparse: Mapping[str, str],
-) -> dict[str, Any] | None:
+def density_chart(known: Evidence, sparse: Mapping[str, str]) -> dict[str, Any] | None:
     """What a trace tells: a line for each product over time, and the tables of all decisions.
 
     Args:
-        decisions: Of products, in the order in which they ran.
-        contractions: The same, summed up; None where there is no trace.
-        convolutions: Decisions of gated convolutions, summed up.
+        known: The trace.
         sparse: Of nodes of the source graph, where their operand may be 0.
     """
-    if contractions is None and not convolutions:
+    contractions = known.contractions
+    if contractions is None and not known.convolutions:
         return None
     each: defaultdict[str, list[float]] = defaultdict(list)
-    for decision in decisions:
+    for decision in known.decisions:
         each[decision.node].append(decision.density)
     lines = {node: _binned(found) for node, found in each.items() if len(found) >= _FEW}
     most = max((max(found) for found in lines.values()), default=0.0)
@@ -146,14 +105,11 @@ def density_chart(
         "ticks": [share(top * part) for part in (1, 0.75, 0.5, 0.25, 0)],
         "label": f"Density of {plural(len(lines), 'product')} over {plural(count, 'decision')}",
         "told": _density_told(len(lines), count, bool(middle)),
-        "products": [
-            _product(c, lines.get(c.node), top) | {"zeros": sparse.get(c.node, "–")}
-            for c in contractions or ()
-        ],
+        "products": contractions or (),
+        "sparks": {node: _line(found, top, 100, 24) for node, found in lines.items()},
         "raced": any(c.measured_gain is not None for c in contractions or ()),
-        "convolutions": [
-            _convolution(c) | {"zeros": sparse.get(c.node, "–")} for c in convolutions
-        ],
+        "convolutions": known.convolutions,
+        "sparse": sparse,
     }
 
 
@@ -180,31 +136,3 @@ def _line(found: Sequence[float], top: float, width: float = 600, height: float 
     step = width / max(len(found) - 1, 1)
     places = (f"{i * step:.1f} {height * (1 - x / top):.1f}" for i, x in enumerate(found))
     return f"M{'L'.join(places)}"
-
-
-def _product(c: Contraction, line: Sequence[float] | None, top: float) -> dict[str, Any]:
-    gain = c.measured_gain if c.measured_gain is not None else c.predicted_gain
-    return {
-        "node": c.node,
-        "size": f"{'–'.join(map(str, sorted(set(c.rows))))} × {c.k}",
-        "density": share(c.density),
-        "spark": _line(line, top, 100, 24) if line else "",
-        "chosen": named_counts(c.variants, c.decisions),
-        "took": time(c.measured_us),
-        "predicted": time(c.predicted_us),
-        "dense": time(c.dense_predicted_us),
-        "dense_measured": time(c.dense_measured_us),
-        "gain": "–" if gain is None else f"{gain:.2f}×{' predicted' * (c.measured_gain is None)}",
-    }
-
-
-def _convolution(c: Convolution) -> dict[str, Any]:
-    return {
-        "node": c.node,
-        "channels": f"{share(c.live_channels)} of {c.channels}",
-        "filters": f"{share(c.live_filters)} of {c.filters}",
-        "pairs": share(c.live_pairs),
-        "work": share(c.live_work),
-        "limit": share(c.limit),
-        "chosen": named_counts(c.choices, c.decisions),
-    }

@@ -76,11 +76,9 @@ def levels_of(graph: "nx.DiGraph[int]") -> dict[int, int]:
 
     a -> b -> d, c -> d    ->    a: 0, b: 1, c: 1, d: 2
     """
-    order = list(nx.topological_sort(graph))
-    levels: dict[int, int] = {}
-    for node in order:
-        levels[node] = max((levels[x] + 1 for x in graph.predecessors(node)), default=0)
-    for node in reversed(order):
+    rows = enumerate(nx.topological_generations(graph))
+    levels = {node: level for level, row in rows for node in row}
+    for node in reversed(levels):
         readers = [levels[x] for x in graph.successors(node)]
         if readers and not graph.in_degree(node):
             levels[node] = min(readers) - 1

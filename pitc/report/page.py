@@ -11,13 +11,13 @@ from markupsafe import Markup
 
 from pitc.host.machine import BUILDERS, cpu_level, cpu_name, installed
 from pitc.ir.report import Report
-from pitc.ir.words import WORDS
+from pitc.ir.words import WORDS, named_counts
 from pitc.measure.bench import BASE, OURS, Timing
 from pitc.measure.profile import changes
 from pitc.report import text
-from pitc.report.charts import density_chart, race_chart, times_chart
+from pitc.report.charts import density_chart, times_chart
 from pitc.report.evidence import Evidence
-from pitc.report.view import View, hosts_of, view_of
+from pitc.report.view import KINDS, View, view_of
 from pitc.version import __version__
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -44,11 +44,13 @@ def page(reports: Sequence[Report], evidence: Evidence | None = None) -> str:
             verdict=verdict(views[0], known),
             timed=known.timed,
             tiles=tiles(views[0], known),
-            race=race_chart(known.race) if known.race else None,
-            times=_times(views[0], known),
+            race=known.race,
+            ours=OURS,
+            times=times_chart(*known.profiles, views[0]) if known.profiles else None,
             profiled=bool(changed),
-            density=_density(reports[0], known),
+            density=density_chart(known, reports[0].sparse),
             about=about(reports[0], known),
+            kinds=KINDS,
             words=WORDS,
             word_ids={word: f"word-{word.replace(' ', '-')}" for word in WORDS},
             style=_own("style.css"),
@@ -66,7 +68,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"words": text.words, "name": text.name, "share": text.share, "time": text.time}
+    filters = ("words", "name", "share", "time", "figures", "plural")
+    made.filters |= {name: getattr(text, name) for name in filters}
+    made.filters["counts"] = named_counts
     return made
 
 
@@ -145,19 +149,6 @@ def _interval(row: Timing) -> str:
         return f"{text.plural(len(row.rounds_ms), 'round')}: too few for a claim"
     low, high = row.interval
     return f"95 % interval {low:.2f} – {high:.2f}×"
-
-
-def _times(view: View, known: Evidence) -> dict[str, Any] | None:
-    if not known.profiles:
-        return None
-    operators = {record.node: record.op_type for record in view.report.nodes}
-    anchors = {row.record.node: row.anchor for row in reversed(view.rows)}
-    return times_chart(*known.profiles, hosts_of(view.report.nodes), operators, anchors)
-
-
-def _density(report: Report, known: Evidence) -> dict[str, Any] | None:
-    told = known.decisions, known.contractions, known.convolutions
-    return density_chart(*told, report.sparse)
 
 
 def about(report: Report, known: Evidence) -> list[tuple[str, str]]:

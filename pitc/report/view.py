@@ -3,17 +3,16 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from pitc.ir.report import NodeRecord, RegionRecord, Report, Suggestion
-from pitc.ir.summary import Cost, Summary, slight_refusals, summary_of, ways_of
+from pitc.ir.report import NodeRecord, Report
+from pitc.ir.summary import Summary, slight_refusals, summary_of, ways_of
 from pitc.measure.profile import Change
 from pitc.report.advice import advice
 from pitc.report.boxes import FOLDED
 from pitc.report.drawing import Drawing, drawing_of
-from pitc.report.text import figures, plural, share
+from pitc.report.text import plural, share
 
-#: How a node runs: a letter beside the colour, and what it means.
+#: How a node runs: a letter beside the colour, which does not tell alone, and what it means.
 KINDS = {
     "packed": ("P", "runs on live rows only"),
     "sparse": ("S", "skips zeros or unread channels when the model runs"),
@@ -41,16 +40,6 @@ class Part:
     share: float
     text: str
 
-    @property
-    def glyph(self) -> str:
-        """A letter, so that colour does not tell alone."""
-        return KINDS[self.kind][0]
-
-    @property
-    def meaning(self) -> str:
-        """What the kind means."""
-        return KINDS[self.kind][1]
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -62,16 +51,6 @@ class Row:
     work: str
     change: Change
 
-    @property
-    def glyph(self) -> str:
-        """As of its part."""
-        return KINDS[self.kind][0]
-
-    @property
-    def runs(self) -> list[str]:
-        """Engines and tiles, a line each."""
-        return self.record.runs.split("\n")
-
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -81,10 +60,8 @@ class View:
     report: Report
     summary: Summary
     parts: tuple[Part, ...]
-    costs: tuple[dict[str, Any], ...]
     rows: tuple[Row, ...]
     drawing: Drawing
-    stages: tuple[dict[str, Any], ...]
 
     @property
     def advice(self) -> Sequence[str]:
@@ -92,14 +69,9 @@ class View:
         return advice(self.report, self.summary)
 
     @property
-    def suggestions(self) -> Sequence[Suggestion]:
-        """What would help."""
-        return self.report.suggestions
-
-    @property
-    def regions(self) -> Sequence[RegionRecord]:
-        """Packed regions."""
-        return self.report.regions
+    def anchors(self) -> dict[str, str]:
+        """The first row of each name."""
+        return {row.record.node: row.anchor for row in reversed(self.rows)}
 
     @property
     def worked(self) -> bool:
@@ -110,11 +82,6 @@ class View:
     def plumbing(self) -> int:
         """Nodes of shape plumbing."""
         return sum(row.record.is_plumbing for row in self.rows)
-
-    @property
-    def stages_total(self) -> str:
-        """The time of all stages."""
-        return f"{figures(sum(self.report.stages_ms.values()) / 1e3)} s"
 
 
 def view_of(
@@ -157,13 +124,9 @@ def view_of(
         )
         for r, anchor, kind in zip(report.nodes, anchors, kinds, strict=True)
     )
-    by_name = {
-        record.node: anchor
-        for record, anchor in reversed([*zip(report.nodes, anchors, strict=True)])
-    }
     lives = ("packed", "sparse")
     living = {r.node for r, kind in zip(report.nodes, kinds, strict=True) if kind in lives}
-    drawn = {name: live for name, live in shares.items() if name in living}
+    drawn = {name: share for name, share in shares.items() if name in living}
     slight = slight_refusals(report)
     painted = ["dense" if r.node in slight else k for r, k in zip(report.nodes, kinds, strict=True)]
     return View(
@@ -171,12 +134,8 @@ def view_of(
         report,
         summary,
         _parts(report.nodes, kinds, total),
-        tuple(_cost(cost, by_name, total) for cost in summary.costs),
         rows,
-        drawing_of(
-            report, painted, GLYPHS, anchors, {n: s for n, s in shares.items() if n in drawn}
-        ),
-        _stages(report.stages_ms),
+        drawing_of(report, painted, GLYPHS, anchors, drawn),
     )
 
 
@@ -208,25 +167,3 @@ def _parts(records: Sequence[NodeRecord], kinds: Sequence[str], total: int) -> t
         told = f"{share(part)} of the work, " if total else ""
         parts.append(Part(kind, nodes[kind], part, f"{told}{plural(nodes[kind], 'node')}"))
     return tuple(parts)
-
-
-def _cost(cost: Cost, anchors: Mapping[str, str], total: int) -> dict[str, Any]:
-    nodes = plural(cost.work.nodes, "node")
-    return {
-        "amount": share(cost.work.share) if total else nodes,
-        "code": cost.code,
-        "reason": cost.reason,
-        "value": cost.value,
-        "hint": cost.hint,
-        "nodes": nodes,
-        "first": cost.first,
-        "anchor": anchors.get(cost.first, ""),
-    }
-
-
-def _stages(stages_ms: Mapping[str, float]) -> tuple[dict[str, Any], ...]:
-    most = max(stages_ms.values(), default=0) or 1
-    return tuple(
-        {"name": name, "ms": f"{ms:.1f}", "width": round(100 * ms / most, 1)}
-        for name, ms in stages_ms.items()
-    )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,11 @@ def body_of(reports: Sequence[Report], evidence: Evidence | None = None) -> dict
     if len(reports) > 1:
         body["reports"] = {report.kind: report.to_dict() for report in reports}
     if known.contractions is not None:
-        body["contractions"] = [c.to_dict() for c in known.contractions]
-        body["convolutions"] = [c.to_dict() for c in known.convolutions]
+        body["contractions"] = [asdict(c) for c in known.contractions]
+        body["convolutions"] = [asdict(c) for c in known.convolutions]
     if known.race is not None:
         body["race"] = known.race.to_dict()
     if known.profiles is not None:
-        body["profiles"] = dict(
-            zip(("before", "after"), (p.to_dict() for p in known.profiles), strict=True)
-        )
+        before, after = map(asdict, known.profiles)
+        body["profiles"] = {"before": before, "after": after}
     return body | ({"peak_bytes": dict(known.memory)} if known.memory else {})

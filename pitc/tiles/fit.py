@@ -7,7 +7,7 @@ memory at that minute or the noise of a neighbour, decides nothing. So errors ar
 the mean error of their point, which itself counts little.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,26 +52,17 @@ class Fit:
     points: int
 
 
-def fit_costs(
-    points: Sequence[Point], otherwise: Mapping[str, VariantCost] | None = None
-) -> dict[str, Fit]:
-    """Fit the prices of every variant.
+def fit_costs(points: Sequence[Point]) -> dict[str, Fit]:
+    """Fit the prices of every variant that was measured.
 
     Args:
         points: What was measured.
-        otherwise: Prices of variants without points.
     """
     measured = [v for v in VARIANTS if any(v in p.us for p in points)]
-    known = {v: c for v, c in (otherwise or {}).items() if v not in measured}
-    fitted = _fit(points, measured) if measured else {}
     found: dict[str, Fit] = {}
-    for variant in VARIANTS:
-        if variant in fitted:
-            cost, errors = fitted[variant]
-            told = spread(errors)
-            found[variant] = Fit(cost, told.median, told.p95, len(errors))
-        elif variant in known:
-            found[variant] = Fit(known[variant], 0.0, 0.0, 0)
+    for variant, (cost, errors) in (_fit(points, measured) if measured else {}).items():
+        told = spread(errors)
+        found[variant] = Fit(cost, told.median, told.p95, len(errors))
     return found
 
 

@@ -137,21 +137,15 @@ def cache_bytes() -> int:
 
 def product_model(k: int, n: int) -> "onnx.ModelProto":
     """`y = relu(x) @ w`, w f32 [k, n]."""
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import numpy_helper, parser
 
     w = np.random.default_rng(0).standard_normal((k, n), np.float32)
-    nodes = [
-        helper.make_node("Relu", ["x"], ["h"], "relu"),
-        helper.make_node("MatMul", ["h", "w"], ["y"], "product"),
-    ]
-    x, y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", columns])
-        for name, columns in (("x", k), ("y", n))
+    model = parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": 17]> of_one_size (float[rows, {k}] x)'
+        f" => (float[rows, {n}] y) {{ [relu] h = Relu (x) [product] y = MatMul (h, w) }}"
     )
-    weights = [numpy_helper.from_array(w, "w")]
-    graph = helper.make_graph(nodes, f"{k}x{n}", [x], [y], weights)
-    opset = helper.make_opsetid("", 17)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=9)
+    model.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    return model
 
 
 @contextmanager

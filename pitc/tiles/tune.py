@@ -14,7 +14,7 @@ from pitc.artifact.folder import new_file
 from pitc.errors import ArtifactError, MachineError, UsageError
 from pitc.host.machine import LEVEL_FLAGS, builder_versions, cpu_features, installed
 from pitc.ir.variants import VARIANTS
-from pitc.measure.timing import one_core
+from pitc.measure.timing import pinned
 from pitc.options import LEVELS, Level
 from pitc.tiles.file import Cost, Measured, Point, TilesFile, point_of, read_file
 from pitc.tiles.find import overlay_path, this_machine
@@ -158,7 +158,7 @@ def tune(
     known = store.open(restart=restart)
     plan = [case for case in grid.plan() if case not in known]
     total = len(plan) + len(known)
-    with one_core():
+    with pinned(1):
         done = len(known)
         for (k, n), group in groupby(plan, key=lambda case: (case.k, case.n)):
             if progress:

@@ -27,12 +27,13 @@ from pitc.api import import_model
 from pitc.check.tolerance import arithmetic_of
 from pitc.check.verify import Rules, compare
 from pitc.errors import ModelError
-from pitc.measure.trace import read_trace
+from pitc.measure.trace import read_lines
 from pitc.passes.live_scales import scale_by_live_tokens
 from pitc.session import arrays, plain_session
 from tests.aarch64.cases import SOURCES, chosen
 from tests.aarch64.plugin import library
 from tests.aarch64.python import Machine, Unavailable, python
+from tests.declared_tokens import live_of
 from tests.device_models import EXACT, Model, reference
 from tests.random_check import lowering_everything
 from tests.runtime_support import ROOT
@@ -112,7 +113,7 @@ def differences(model: Model, got: Answers, want: Answers, rough: Answers) -> It
         lambda feeds: want[number_of[id(feeds)]],
         [model.feeds[number] for number in numbers],
         Rules(
-            padding=model.padding,
+            padding=live_of(model.padding),
             token_outputs=model.tokens,
             tolerance=model.tolerance,
             arithmetic=arithmetic_of(import_model(model.proto)[0]),
@@ -161,7 +162,7 @@ def check(
                 wrong += [f"{name}: {text}" for text in both[0]]
                 wrong += [f"{name}, not as here: {text}" for text in both[1]]
     if (folder / "trace").exists():
-        decisions = Counter(d.chosen for d in read_trace(folder / "trace"))
+        decisions = Counter(d.chosen for d in read_lines(folder / "trace").products)
         counts.update({f"chose {name}": n for name, n in decisions.items()})
     return wrong, counts
 

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.gpu import own_kernels
+from benchmarks.gpu.own_kernels import build_cuda_kernels, compile_functions
 from pitc.codegen import call
-from pitc.codegen.build import cuda_library, link
+from pitc.codegen.build import link
 from pitc.codegen.build.cache import Cache, kernel_cache
 from pitc.codegen.build.cubin import kernel_resources
 from pitc.codegen.build.cuda_compiler import Compiled, CudaSourceError
 from pitc.codegen.build.cuda_dump import dump_cuda_kernels
-from pitc.codegen.build.cuda_library import build_cuda_kernels, compile_functions, cuda_part
+from pitc.codegen.build.cuda_library import compile_requests, part_of
 from pitc.codegen.build.cuda_module import cuda_module
 from pitc.codegen.build.library import cpu_part
 from pitc.codegen.build.nvrtc import Nvrtc, find_nvrtc
@@ -222,7 +224,7 @@ def test_same_bytes_for_the_same_functions(built: Path, tmp_path: Path) -> None:
     other = tmp_path / "elsewhere.so"
     code = f"""
 from pathlib import Path
-from pitc.codegen.build.cuda_library import build_cuda_kernels
+from benchmarks.gpu.own_kernels import build_cuda_kernels
 from tests.gpu.test_build_cuda_library import functions
 build_cuda_kernels(functions()[::-1], ("sm_90", "sm_80", "sm_90"), Path({str(other)!r}))
 """
@@ -249,7 +251,7 @@ def test_cpu_and_gpu_kernels_share_a_library(tmp_path: Path) -> None:
     path = tmp_path / "kernels.so"
     parts = [
         cpu_part([KernelRequest.of("pack", "int32")], LEVELS),
-        cuda_part([PACK], ("sm_80",)),
+        part_of(*compile_requests([PACK], ("sm_80",))),
     ]
     built = link.link_library(parts, path)
     assert built.symbols == tuple(sorted([*PACKS, *(f"pack_b4_{level}" for level in LEVELS)]))
@@ -318,7 +320,7 @@ def test_what_cannot_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UsageError, match="cannot compile for sm_70"):
         build_cuda_kernels([reverse_rows()], ("sm_70",), out)
     monkeypatch.setenv("CC", "nosuchcc")
-    monkeypatch.setattr(cuda_library, "compile_functions", None)  # told before anything is compiled
+    monkeypatch.setattr(own_kernels, "compile_functions", None)  # told before anything is compiled
     with pytest.raises(MachineError, match="looked for nosuchcc"):
         build_cuda_kernels([reverse_rows()], ARCHS, out)
     assert not list(tmp_path.iterdir())
@@ -326,7 +328,10 @@ def test_what_cannot_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_dump(tmp_path: Path) -> None:
     folder = tmp_path / "stages" / "cuda"
-    dump_cuda_kernels([reverse_rows(), detectors()[0]], ARCHS, folder)
+    compiler = find_nvrtc()
+    assert compiler is not None
+    wanted = [reverse_rows(), detectors()[0]]
+    dump_cuda_kernels(*compile_functions(wanted, ARCHS, compiler, all_ptx=True), folder)
     kinds = ("cu", "sm_80.cubin", "sm_90.cubin", "compute_80.ptx", "compute_90.ptx")
     named = {f"{symbol}.{kind}" for symbol in ("reverse_rows", "detect") for kind in kinds}
     assert set(os.listdir(folder)) == {*named, "resources.txt"}

@@ -14,7 +14,7 @@ from pitc.codegen.build.cache import kernel_cache
 from pitc.codegen.build.cubin import KernelResources, kernel_resources
 from pitc.codegen.build.cuda_functions import cuda_functions, functions_of
 from pitc.codegen.build.find_cuda import find_cuda_compiler
-from pitc.codegen.build.kernel_keys import CudaImageKey, key_of
+from pitc.codegen.build.kernel_keys import Key
 from pitc.codegen.engines.attend_mma import FragmentAttention
 from pitc.codegen.engines.attend_simt import ThreadAttention
 from pitc.codegen.families import contract_cuda
@@ -74,7 +74,7 @@ def used_by(function: Any, arch: str) -> KernelResources:
     except MachineError as error:
         pytest.skip(error.message)
     source = cuda_module([function], "sm_80").source
-    key = key_of(CudaImageKey(compiler.fingerprint, arch, source))
+    key = Key("image", source, arch, compiler.fingerprint).name
     image = kernel_cache().made(key, lambda: compiler.compile(source, arch).image)
     (used,) = kernel_resources(image)
     return used

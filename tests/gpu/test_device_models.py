@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from pitc.check.feeds import Case as Feeds
-from pitc.check.tokens import TokenAxis
+from pitc.ir.report import TokenPlace
 from tests import device_models
 from tests.device_campaign import summary
 from tests.device_kernels import emulated_process
@@ -122,7 +122,7 @@ def test_a_wrong_answer_is_seen() -> None:
     assert _told(Y, model) == []
     assert len(_told(Y * np.float32(1.01), model)) == 2  # not ONNX Runtime's, and not ONNX's
     assert "expected float32[3, 2, 2]" in _told(Y[:2], model)[0]
-    padded = replace(model, padding="m", tokens={"y": TokenAxis(1)}, data=None)
+    padded = replace(model, padding="m", tokens={"y": TokenPlace("", 0, 1)}, data=None)
     live = np.array([[1, 0], [1, 1], [1, 1]])
     padded = replace(padded, feeds=[Feeds("data", {}, {"x": -Y, "m": live})])
     zeros = np.where(live[..., None], Y, np.float32(0))

@@ -473,8 +473,8 @@ def test_the_prices_in_a_plan(tmp_path: Path, run: Run) -> None:
 
 def test_api_takes_a_table_or_a_file() -> None:
     table = shipped().table()
-    assert api.tile_table(table) is table
-    assert api.tile_table() == table and api.tile_table(str(own_shipped())) == table
+    assert api.prices_of("cpu", table) is table
+    assert api.prices_of("cpu") == table == api.prices_of("cpu", str(own_shipped()))
 
 
 def test_prices_for_people() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tvm_ffi import structural_equal
 
+from benchmarks.gpu.own_kernels import build_cuda_kernels
 from pitc.codegen.build.cache import kernel_cache
-from pitc.codegen.build.cuda_library import build_cuda_kernels
 from tests import on_gpu
 
 _calls: dict[int, tuple[str, Any]] = {}

@@ -21,7 +21,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.nodes import plan_of
 from pitc.ir.plans.kinds import LONGEST_NAME
 from pitc.ir.plans.ops import ChooseChannels
-from pitc.measure.trace import race_dense, read_lines, read_trace
+from pitc.measure.trace import race_dense, read_lines
 from pitc.measure.trace_channels import ChannelDecision, convolutions
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.channels.choice import choose_channels
@@ -107,7 +107,7 @@ def test_a_line_for_each_convolution(tmp_path: Path) -> None:
         live, chosen = C * a + a * b, chosen or "channels"
         want += [told("first", C, a, live, chosen), told("second", a, b, live, chosen)]
     assert found == want
-    assert read_trace(path) == []
+    assert read_lines(path).products == []
     assert path.read_text().splitlines()[0] == json.dumps(asdict(want[0]))
     assert path.read_text().splitlines() == [json.dumps(asdict(each)) for each in want]
 
@@ -259,7 +259,7 @@ def test_both_kinds_of_lines_are_read(tmp_path: Path) -> None:
     path = write(tmp_path, product_line(), line(), product_line(node="channels"), line(more=1))
     found = read_lines(path)
     assert [d.node for d in found.products] == ["down", "channels"]
-    assert found.products == read_trace(path)
+    assert found.products == read_lines(path).products
     assert found.channels == [ChannelDecision(**LINE)] * 2
 
 
@@ -280,7 +280,7 @@ def test_decisions_are_summed_up_by_convolution(tmp_path: Path) -> None:
     assert (other.live_channels, other.live_filters, other.live_pairs) == (1, 1, 1)
     assert (other.live_work, other.limit) == (1, 1)
     assert (wider.channels, wider.decisions, wider.live_channels) == (16, 1, 0.125)
-    assert json.loads(json.dumps(conv.to_dict()))["choices"] == {"channels": 2, "dense": 1}
+    assert json.loads(json.dumps(asdict(conv)))["choices"] == {"channels": 2, "dense": 1}
 
 
 # ---- what is shown

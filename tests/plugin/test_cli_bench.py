@@ -155,7 +155,7 @@ def test_the_interval_holds_the_median_in_95_of_100(count: int) -> None:
     ],
 )
 def test_what_may_be_said(gains: list[float], said: str) -> None:
-    row = bench.Timing(BASE, "1", Spread(1, 1, 1), (1,), Spread(1, 1, 1), interval(gains), 0)
+    row = bench.Timing(BASE, "1", 0, Spread(1, 1, 1), interval(gains), Spread(1, 1, 1), (1,))
     assert row.verdict == said
 
 

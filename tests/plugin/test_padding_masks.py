@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import pitc
-from pitc.check.tokens import LiveTokens, masks_of
+from pitc.artifact.manifest import FALLBACK
+from pitc.check.tokens import LiveTokens
 from pitc.cli import main
 from pitc.errors import UsageError
 from pitc.ir.mask import PaddingMask
@@ -365,7 +366,7 @@ def test_live_tokens_are_those_of_each_form(tmp_path: Path) -> None:
         live = LiveTokens(path, padding)({"ids": numbers(1)})
         assert list(live) == [padding] and np.array_equal(live[padding], LIVE)
     compiled = pitc.compile(path, padding="ids:1")
-    (mask,) = masks_of(compiled)
+    (mask,) = LiveTokens(compiled.path / FALLBACK, compiled.manifest.options.padding).masks
     assert (mask.number, mask.source) == (1, "ids")
     for mask in (
         PaddingMask("m", "m", source="m"),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from pitc.ir.report import NodeRecord, Report
 from pitc.ir.tile_work import Work
 from pitc.ir.tiles import TileTable, VariantCost
 from pitc.ir.variants import FEATURES
-from pitc.measure.trace import DENSE, contractions, race_dense, read_trace, source_node
+from pitc.measure.trace import DENSE, contractions, race_dense, read_lines
+from pitc.measure.trace_lines import source_node
 
 Run = Callable[..., tuple[int, str, str]]
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -87,7 +89,7 @@ def test_names_of_the_source_graph(name: str, want: str) -> None:
 
 def test_a_trace_is_read(tmp_path: Path) -> None:
     path = write(tmp_path, line(), line(node="a\ud800 [contract]".replace("\ud800", "ü"), rows=2))
-    first, second = read_trace(path)
+    first, second = read_lines(path).products
     assert first.node == "down"
     assert first.work == Work(4, 50, 2, 512, 1, True, {"elements": 20, "columns": 9})
     assert (first.live, first.density) == (20, 0.1)
@@ -96,9 +98,9 @@ def test_a_trace_is_read(tmp_path: Path) -> None:
     assert (first.chosen, first.measured_us) == ("row", 2.0)
     assert (second.node, second.density) == ("aü", 0.2)
     path.write_text(line())  # an editor took the last line's end
-    assert read_trace(path) == [first]
+    assert read_lines(path).products == [first]
     path.write_text("")
-    assert read_trace(path) == []
+    assert read_lines(path).products == []
 
 
 DAMAGED = {
@@ -128,7 +130,7 @@ DAMAGED = {
 def test_a_damaged_line_is_named(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path, line(), text, line())
     with pytest.raises(UsageError) as caught:
-        read_trace(path)
+        read_lines(path)
     assert str(caught.value).startswith(f"{path}: line 2 is no decision: ")
     assert message in str(caught.value)
 
@@ -136,10 +138,10 @@ def test_a_damaged_line_is_named(tmp_path: Path, text: str, message: str) -> Non
 def test_unreadable_traces(tmp_path: Path) -> None:
     for path in (tmp_path / "none.jsonl", tmp_path):
         with pytest.raises(UsageError, match="cannot be read"):
-            read_trace(path)
+            read_lines(path)
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\n")
     with pytest.raises(UsageError, match="line 1 is no decision"):
-        read_trace(tmp_path / "bytes")
+        read_lines(tmp_path / "bytes")
 
 
 def test_decisions_are_summed_up_by_contraction(tmp_path: Path) -> None:
@@ -152,7 +154,7 @@ def test_decisions_are_summed_up_by_contraction(tmp_path: Path) -> None:
         line(candidates=both, measured_us=8),
         line(panels=3, measured_us=0),
     )
-    down, other, wider = contractions(read_trace(path))
+    down, other, wider = contractions(read_lines(path).products)
     assert (down.node, down.rows, down.k, down.panels, down.decisions) == (
         "down",
         (4, 12),
@@ -169,26 +171,30 @@ def test_decisions_are_summed_up_by_contraction(tmp_path: Path) -> None:
     assert other.predicted_over_measured == 0
     assert (wider.decisions, wider.predicted_over_measured) == (1, None)
     dense = write(tmp_path, *(line(chosen=DENSE, measured_us=us) for us in (9, 12, 100)))
-    compared, *rest = contractions(read_trace(path := write(tmp_path, line())), read_trace(dense))
+    compared, *rest = contractions(
+        read_lines(path := write(tmp_path, line())).products, read_lines(dense).products
+    )
     assert rest == [] and compared.measured_us == 2.0, path
-    assert json.loads(json.dumps(compared.to_dict()))["rows"] == [4, 4]
+    assert json.loads(json.dumps(asdict(compared)))["rows"] == [4, 4]
 
 
 def test_measured_gain(tmp_path: Path) -> None:
-    ours = read_trace(write(tmp_path, line(measured_us=2), line(measured_us=4)))
-    dense = read_trace(
+    ours = read_lines(write(tmp_path, line(measured_us=2), line(measured_us=4))).products
+    dense = read_lines(
         write(tmp_path, *(line(chosen=DENSE, measured_us=us) for us in (9, 12, 100)))
+    ).products
+    (found,) = contractions(
+        ours, [*dense, *read_lines(write(tmp_path, line(node="other"))).products]
     )
-    (found,) = contractions(ours, [*dense, *read_trace(write(tmp_path, line(node="other")))])
     assert (found.measured_us, found.dense_measured_us, found.measured_gain) == (3, 12, 4)
     assert found.variants == {"row": 2}
 
 
 def test_one_clock(tmp_path: Path) -> None:
     """CPU time where all have it, so that what else the machine does is in neither of both."""
-    ours = read_trace(write(tmp_path, line(measured_us=20, cpu_us=2)))
-    dense = read_trace(write(tmp_path, line(chosen=DENSE, measured_us=30, cpu_us=12)))
-    wall = read_trace(write(tmp_path, line(chosen=DENSE, measured_us=30)))
+    ours = read_lines(write(tmp_path, line(measured_us=20, cpu_us=2))).products
+    dense = read_lines(write(tmp_path, line(chosen=DENSE, measured_us=30, cpu_us=12))).products
+    wall = read_lines(write(tmp_path, line(chosen=DENSE, measured_us=30))).products
     (found,) = contractions(ours, dense)
     assert (found.measured_us, found.measured_gain, found.clock) == (2, 6, "CPU time")
     (mixed,) = contractions(ours, wall)
@@ -244,7 +250,7 @@ def test_a_model_is_raced_against_itself_when_dense(
     assert [d.chosen for d in ours] == ["row"] * 8  # one for each block and round
     assert [d.chosen for d in dense] == [DENSE] * 8
     assert [(d.node, d.live) for d in ours] == [(d.node, d.live) for d in dense]
-    assert read_trace(keep) == ours
+    assert read_lines(keep).products == ours
     for c in found:
         assert (c.rows, c.k, c.panels, c.decisions) == ((ROWS, ROWS), FFN, 1, 4)
         assert c.clock == "CPU time"
@@ -271,7 +277,7 @@ def test_live_elements_are_those_of_the_hidden_values(
     ours, _ = race_dense(model, {"x": x}, rounds=1)
     want = np.count_nonzero(np.asarray(session.run([hidden], {"x": x})[0]))
     assert contractions(ours.products)[0].density == want / (3 * FFN)
-    assert len(read_trace(kept)) == 6
+    assert len(read_lines(kept).products) == 6
 
 
 def test_bench_shows_decisions(run: Run, model: pitc.CompiledModel, tmp_path: Path) -> None:
@@ -376,8 +382,8 @@ def test_a_plot_has_a_picture_for_each_size(tmp_path: Path, kept: Path) -> None:
     sizes += [line(k=100, candidates=offer(row=1)), line(k=100, rows=9)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", look)
-        draw_decisions(tmp_path / "a.png", read_trace(write(tmp_path, *sizes)), "m $x")
-        draw_decisions(tmp_path / "b.png", read_trace(kept), "m")
+        draw_decisions(tmp_path / "a.png", read_lines(write(tmp_path, *sizes)).products, "m $x")
+        draw_decisions(tmp_path / "b.png", read_lines(kept).products, "m")
     many, one = drawn
     assert len(many.axes) == MOST_SIZES
     assert many.get_suptitle() == "m $x: 6 of 13 sizes, those with most decisions"

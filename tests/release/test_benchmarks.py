@@ -50,7 +50,7 @@ from benchmarks.worst_cases import WORST_CASES
 from models import minilm
 from models.bert import BERT_BASE, TINY
 from pitc.errors import UsageError
-from pitc.measure.timing import allowed_cores, interleave, one_core, ratio
+from pitc.measure.timing import allowed_cores, interleave, pinned, ratio
 from pitc.passes.suggest import LEAST_GAIN
 
 TINY_CASE = EncoderCase("tiny", TINY, batch=6, length=12, mean=5)
@@ -167,8 +167,8 @@ def test_flops_of_bert_base() -> None:
 @pytest.mark.skipif(not allowed_cores(), reason="the system does not say which cores are allowed")
 def test_one_core_is_given_back() -> None:
     before = allowed_cores()
-    with one_core() as core:
-        assert os.sched_getaffinity(0) == {core}
+    with pinned(1) as cores:
+        assert os.sched_getaffinity(0) == set(cores) and len(cores) == 1
     assert allowed_cores() == before
 
 

@@ -1,9 +1,11 @@
 """The report as text: one well-formed file, hostile names, a row for each node, what it tells."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -11,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pitc.ir.report import NodeRecord, Report
+from pitc.measure.trace_lines import Decision
 from pitc.report import boxes, layout, text
-from pitc.report.charts import density_chart, race_chart
+from pitc.report.charts import density_chart
 from pitc.report.evidence import Evidence
 from pitc.report.page import TEMPLATES, page
 from pitc.report.view import hosts_of, view_of
@@ -277,13 +280,13 @@ def test_a_source_lies_above_its_reader() -> None:
 # ---- charts
 
 
-def test_the_race_is_on_one_scale() -> None:
-    race = evidence().race
-    assert race is not None
-    ours, base = race_chart(race)["rows"]
-    assert (ours["ours"], base["width"], base["gain"]) == (True, 100.0, "2.98×")
-    assert ours["width"] == pytest.approx(100 * 10.4 / 31, abs=0.01)
-    assert ours["low"] + ours["spread"] <= 100
+def test_the_race_is_on_one_scale(parsed: Parsed) -> None:
+    bars = [x["style"] for x in parsed.all("span") if "style" in x]
+    assert bars[(at := bars.index("width:33.55%")) : at + 2] == ["width:33.55%", "width:100.0%"]
+    assert pytest.approx(100 * 10.4 / 31, abs=0.01) == 33.55
+    between = [x["style"] for x in parsed.all("i") if "style" in x]
+    assert between == ["left:32.26%;width:2.58%", "left:100.0%;width:0.0%"]
+    assert "2.98×" in parsed.text
 
 
 def test_times_of_what_runs_inside_count_with_its_host(parsed: Parsed) -> None:
@@ -307,16 +310,20 @@ def test_hosts_that_name_each_other_end() -> None:
     assert set(hosts_of(nodes)) == {"a", "b"}
 
 
+def density_of(decisions: Sequence[Decision]) -> dict[str, Any] | None:
+    return density_chart(Evidence(decisions=decisions, contractions=[]), {})
+
+
 def test_density_over_time() -> None:
-    few = density_chart([decision("a", 64), decision("b", 16)], [], [], {})
+    few = density_of([decision("a", 64), decision("b", 16)])
     assert few is not None and few["lines"] == []  # one decision is no line
-    many = density_chart([decision("a", live) for live in (0, 128, 256)], [], [], {})
+    many = density_of([decision("a", live) for live in (0, 128, 256)])
     assert many is not None
     assert [line["path"] for line in many["lines"]] == ["M0.0 200.0L300.0 100.0L600.0 0.0"]
     assert (many["middle"], many["ticks"][0]) == ("", "100 %")
-    long = density_chart([decision("a", 10)] * 1000, [], [], {})
+    long = density_of([decision("a", 10)] * 1000)
     assert long is not None and long["lines"][0]["path"].count("L") == 119
-    assert density_chart([], None, [], {}) is None
+    assert density_chart(Evidence(), {}) is None
 
 
 def test_the_templates_ship() -> None:

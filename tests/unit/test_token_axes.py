@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from pitc.check.feeds import Case
-from pitc.check.tokens import TokenAxis, by_tokens
+from pitc.check.tokens import by_tokens
 from pitc.check.verify import Comparison, Rules, compare
-from tests.declared_tokens import token_axes
+from pitc.ir.report import TokenPlace
+from tests.declared_tokens import live_of, token_axes
 
 Array = np.ndarray
 MASK = np.array([[1, 1, 1, 1, 0], [0, 0, 1, 1, 1]])
@@ -18,13 +19,16 @@ TRACED = ["b", "Div_y_dim_1"]
 
 def test_where_outputs_hold_tokens() -> None:
     outputs = {"keys": ["b", "h", "s", 8], "y": ["b", "s", 4], "pooled": ["b", 4], "n": []}
-    assert token_axes(["b", "s"], outputs) == {"keys": TokenAxis(2), "y": TokenAxis(1)}
+    assert token_axes(["b", "s"], outputs) == {
+        "keys": TokenPlace("", 0, 2),
+        "y": TokenPlace("", 0, 1),
+    }
 
 
 def test_of_a_mask_over_a_past_the_last_ones() -> None:
     outputs = {"keys": ["b", 2, "p + s", 8], "y": ["b", "s", 4]}
     places = token_axes(["b", "p + s"], outputs)
-    assert places == {"keys": TokenAxis(2, True), "y": TokenAxis(1, True)}
+    assert places == {"keys": TokenPlace("", 0, 2, True), "y": TokenPlace("", 0, 1, True)}
     y = np.zeros((2, 3, 4))
     live = by_tokens(y, y, (MASK != 0, places["y"]))[2]
     assert live is not None and live.tolist() == [[1, 1, 0], [1, 1, 1]]
@@ -36,7 +40,7 @@ def test_of_a_mask_over_a_past_the_last_ones() -> None:
 @pytest.mark.parametrize("width", [3, 4, 6, 7])
 def test_a_pooled_row_is_compared_whole(width: int) -> None:
     """Its size has a name of its own, but is not that of the mask: no part of it is padding."""
-    assert token_axes(["b", "s"], {"y": TRACED}) == {"y": TokenAxis(1)}
+    assert token_axes(["b", "s"], {"y": TRACED}) == {"y": TokenPlace("", 0, 1)}
     y = np.ones((2, width), np.float32)
     for column in range(width):
         wrong = y.copy()
@@ -60,4 +64,4 @@ def compared(got: Array, want: Array) -> Comparison:
         return lambda feeds: {"y": y}
 
     case = Case("given", {}, {"mask": MASK})
-    return compare(gives(got), gives(want), [case], Rules("mask", places))
+    return compare(gives(got), gives(want), [case], Rules(live_of("mask"), places))
