@@ -96,7 +96,13 @@ FORMS = (
     _contraction(contraction.rows, Kind.M),
     _contraction(contraction.columns, Kind.N),
     _contraction(contraction.groups, Kind.E),
-    FormKind("sampled product", sampled, (PackRule.CONTRACTION,), axes=Axes({Kind.M, Kind.N})),
+    FormKind(
+        "sampled product",
+        sampled,
+        (PackRule.CONTRACTION,),
+        axes=Axes({Kind.M, Kind.N}),
+        tried=Tried.DEAD,
+    ),
     _contraction(no_kernel("a product by groups of rows (e x m)"), Kind.E, Kind.M),
     _contraction(no_kernel("a product by groups of columns (e x n)"), Kind.E, Kind.N),
     _contraction(
