@@ -3,7 +3,14 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from benchmarks.sparse_cases import BLOCK_CASES, PRODUCT_CASES, BlocksCase, MaskedCase, SparseCase
+from benchmarks.sparse_cases import (
+    BLOCK_CASES,
+    GRADIENT_CASES,
+    PRODUCT_CASES,
+    BlocksCase,
+    MaskedCase,
+    SparseCase,
+)
 from benchmarks.worst_cases import WORST_CASES, WorstCase
 from models.bert import BERT_BASE, BertConfig
 from models.masked import MlpConfig
@@ -227,6 +234,7 @@ TIMED_CASES: tuple[TimedCase, ...] = (
     *CACHED,
     *FEW_BITS,
     *PRODUCT_CASES,
+    *GRADIENT_CASES,
     *BLOCK_CASES,
 )
 CASES: tuple[Case, ...] = (

@@ -16,7 +16,13 @@ import numpy.typing as npt
 
 from benchmarks import peers
 from benchmarks.cases import CachedCase, EncoderCase, TextCase
-from benchmarks.sparse_cases import BlocksCase, ImageCase, MaskedCase, ProductCase
+from benchmarks.sparse_cases import (
+    BlocksCase,
+    GradientCase,
+    ImageCase,
+    MaskedCase,
+    ProductCase,
+)
 from benchmarks.workload import MASK, Feeds, Infer, Workload
 from pitc.measure.bench import compiled_by_openvino, session_options
 
@@ -153,6 +159,11 @@ MASKED: tuple[Contender, ...] = (
     *DENSE,
     Contender("scipy-csr", peers.scipy_masked, whole, "scipy", MANY),
 )
+GRADIENTS: tuple[Contender, ...] = (
+    *DENSE,
+    Contender("torch-sampled", peers.torch_gradient, whole, "torch", MANY),
+    Contender("gather", peers.gather_gradient, whole, "onnxruntime", HALF),
+)
 
 #: Kind of case -> who competes; the first is the reference.
 CONTENDERS: dict[type, tuple[Contender, ...]] = {
@@ -162,6 +173,7 @@ CONTENDERS: dict[type, tuple[Contender, ...]] = {
     ProductCase: PRODUCTS,
     BlocksCase: BLOCKS,
     MaskedCase: MASKED,
+    GradientCase: GRADIENTS,
     ImageCase: DENSE,
 }
 

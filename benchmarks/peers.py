@@ -107,6 +107,45 @@ def scipy_masked(workload: Workload) -> Infer:
     return infer
 
 
+# --- the gradient of a masked weight --------------------------------------------------------------
+
+
+def torch_gradient(_: Workload) -> Infer:
+    """The mask of every call as CSR, and torch's product at its places."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+
+    def infer(feeds: Feeds) -> Array:
+        live = torch.from_numpy(feeds["mask"]).float().to_sparse_csr()
+        x, dy = torch.from_numpy(feeds["x"]), torch.from_numpy(feeds["dy"])
+        made = torch.sparse.sampled_addmm(live, x.T.contiguous(), dy, beta=0.0)
+        return np.asarray(made.to_dense().numpy())
+
+    return infer
+
+
+def gather_gradient(_: Workload) -> Infer:
+    """Per 32 rows, the columns in which one of them is wanted, by ONNX Runtime's products."""
+    g = GraphBuilder("product")
+    operands = g.input("a", np.float32, ("t", "m")), g.input("b", np.float32, ("t", "n"))
+    g.output(g.op("Gemm", *operands, transA=1), "c", np.float32, ("m", "n"))
+    session = _session(g.model())
+
+    def infer(feeds: Feeds) -> Array:
+        x, dy, mask = feeds["x"], feeds["dy"], feeds["mask"]
+        dw = np.zeros(mask.shape, np.float32)
+        for start in range(0, len(mask), ROWS):
+            rows = slice(start, start + ROWS)
+            live = np.flatnonzero(mask[rows].any(0))
+            product = session.run(None, {"a": x[:, rows], "b": dy[:, live]})[0]
+            dw[rows, live] = product * mask[rows, live]
+        return dw
+
+    return infer
+
+
 # --- feed-forward blocks: the first product dense, the second of what ReLU leaves -----------------
 
 

@@ -144,6 +144,44 @@ class MaskedCase:
 
 
 @dataclass(frozen=True, slots=True)
+class GradientCase:
+    """The gradient of a masked weight: a product of two matrices, wanted where a mask is not 0.
+
+    Args:
+        tokens: Extent that is summed over.
+        size: Rows and columns of the weight.
+        block: Rows and columns of the blocks that the mask keeps or drops.
+        zeros: Share of blocks that it drops.
+        targets: What is to be reached.
+        seed: Of operands and mask.
+    """
+
+    family: ClassVar[str] = "spmm"
+
+    tokens: int
+    size: int
+    block: Block
+    zeros: float
+    targets: Targets = Targets()
+    seed: int = 0
+
+    @property
+    def series(self) -> str:
+        """The name without the share of zeros."""
+        return f"gradient-{self.tokens}-{self.size}-{self.block[0]}x{self.block[1]}"
+
+    @property
+    def name(self) -> str:
+        """Name on the command line and of the result file."""
+        return _named(self.series, self.zeros)
+
+    @property
+    def source(self) -> object:
+        """What the model is made from: not the mask."""
+        return "gradient", self.tokens, self.size
+
+
+@dataclass(frozen=True, slots=True)
 class ImageCase:
     """A ReLU CNN on random images: zeros between convolutions, where little can be skipped, or
     gates that close whole channels.
@@ -185,7 +223,7 @@ class ImageCase:
         return replace(self.config, closed=self.config.closed and 0.0), self.seed
 
 
-SparseCase = ProductCase | BlocksCase | MaskedCase | ImageCase
+SparseCase = ProductCase | BlocksCase | MaskedCase | GradientCase | ImageCase
 
 
 def _named(series: str, zeros: float) -> str:
@@ -240,6 +278,19 @@ PRODUCT_CASES = tuple(
     _product(size, block, zeros)
     for size, (blocks, shares) in PRODUCT_GRID.items()
     for block, zeros in (((1, 1), 0.0), *((b, z) for b in blocks for z in shares))
+)
+#: Blocks of a masked weight -> share of zeros -> targets.
+GRADIENT_TARGETS: dict[Block, dict[float, Targets]] = {
+    (32, 64): {0.9: Targets(4.1), 0.95: Targets(5.8)},
+    (32, 32): {0.9: Targets(3.4), 0.95: Targets(5.6)},
+    (32, 1): {0.9: Targets(2.2), 0.95: Targets(2.6)},
+    (1, 1): {0.9: Targets(1.4), 0.95: Targets(1.8)},
+}
+GRADIENT_CASES = tuple(
+    GradientCase(512, 1024, block, zeros, DENSE if zeros <= 0.6 else targets.get(zeros, Targets()))
+    for block, targets in GRADIENT_TARGETS.items()
+    for zeros in (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
+    if zeros or block == (1, 1)
 )
 #: Share of closed gates -> targets.
 GATE_TARGETS = {0.0: DENSE, 0.25: DENSE, 0.5: Targets(), 0.75: Targets()}

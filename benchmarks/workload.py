@@ -18,12 +18,20 @@ from benchmarks.cases import (
     TimedCase,
 )
 from benchmarks.cost import Cost, blocks_cost, flops, layers_cost, weight_bytes
-from benchmarks.sparse_cases import BlocksCase, ImageCase, MaskedCase, ProductCase, SparseCase
+from benchmarks.sparse_cases import (
+    BlocksCase,
+    GradientCase,
+    ImageCase,
+    MaskedCase,
+    ProductCase,
+    SparseCase,
+)
 from models import masked, minilm, quantised, text
 from models.bert import BertConfig, bert
 from models.cnn import cnn, draw_gates
 from models.half import half
 from models.opt import OptConfig, cache_shape, opt, opt_ffn
+from models.sparsity import block_mask
 from models.t5 import T5Config, hidden_states, t5_encoder, t5_ffn
 from pitc.check.feeds import draw_lengths
 from pitc.measure.bench import session_options
@@ -147,6 +155,8 @@ def _build_sparse(case: SparseCase) -> onnx.ModelProto:
         return masked.product(case.size, case.size, rng)
     if isinstance(case, MaskedCase):
         return masked.masked_mlp(case.config, rng)
+    if isinstance(case, GradientCase):
+        return masked.weight_gradient(case.tokens, case.size, case.size)
     if isinstance(case, ImageCase):
         return cnn(case.config, rng)
     config = case.sparse_config
@@ -188,6 +198,13 @@ def _sparse(case: SparseCase, model: Path) -> Workload:
         zeros, shapes = _share(list(drawn.values())), list(case.config.shapes.values())
         dense, useful = (layers_cost(case.rows, shapes, live) for live in (1.0, 1 - zeros))
         return Workload(model, ({"x": x, **drawn},), None, {"zeros": zeros}, dense, useful, zeros)
+    if isinstance(case, GradientCase):
+        mask = block_mask(rng, (case.size, case.size), case.block, case.zeros)
+        shape, zeros = (case.tokens, case.size), _share([mask])
+        feeds = {name: rng.standard_normal(shape, dtype=np.float32) for name in ("x", "dy")}
+        dense, useful = (layers_cost(case.tokens, [mask.shape], live) for live in (1.0, 1 - zeros))
+        feeds["mask"] = mask
+        return Workload(model, (feeds,), None, {"zeros": zeros}, dense, useful, zeros)
     if isinstance(case, ImageCase):
         shape = case.batch, 3, case.config.size, case.config.size
         feeds = {"image": rng.standard_normal(shape, dtype=np.float32)}

@@ -80,6 +80,26 @@ def product(k: int, n: int, rng: np.random.Generator) -> onnx.ModelProto:
     return g.model()
 
 
+def weight_gradient(tokens: int, k: int, n: int) -> onnx.ModelProto:
+    """Build the gradient of a weight that a mask keeps or drops, as in sparse training.
+
+    Args:
+        tokens: Extent that is summed over.
+        k: Rows of the weight.
+        n: Its columns.
+
+    Returns:
+        A checked model: `x` f32 [tokens, k], `dy` f32 [tokens, n] and `mask` bool [k, n] -> `dw`
+        f32 [k, n], the product of `x` transposed by `dy`, 0 where the mask is.
+    """
+    g = GraphBuilder("weight_gradient")
+    x, dy = g.input("x", np.float32, (tokens, k)), g.input("dy", np.float32, (tokens, n))
+    keep = g.op("Cast", g.input("mask", np.bool_, (k, n)), to=onnx.TensorProto.FLOAT)
+    dw = g.op("Mul", g.op("Gemm", x, dy, transA=1), keep)
+    g.output(dw, "dw", np.float32, (k, n))
+    return g.model()
+
+
 def block_sparse(
     rng: np.random.Generator, shape: tuple[int, int], block: tuple[int, int], zeros: float
 ) -> Array:

@@ -18,6 +18,7 @@ from benchmarks.report import save, verdicts
 from benchmarks.run import describe, time_case
 from benchmarks.sparse_cases import (
     BlocksCase,
+    GradientCase,
     ImageCase,
     MaskedCase,
     ProductCase,
@@ -34,6 +35,7 @@ PRODUCT = ProductCase(96, (1, 8), 0.9, Targets(1.5, 2.0))
 BLOCKS = BlocksCase("opt", OptConfig(2, 32, 4, 256), 48, 0.9)
 T5_BLOCKS = BlocksCase("t5", T5Config(2, 32, 4, 256), 48, 0.9)
 MASKED = MaskedCase(MlpConfig((32, 64, 24), (1, 8), 0.75), 9)
+GRADIENT = GradientCase(24, 96, (32, 1), 0.9)
 IMAGES = ImageCase(CnnConfig((8, 16), size=16), 2)
 GATED = ImageCase(CnnConfig((8, 16), size=16, closed=0.25), 2)
 
@@ -140,7 +142,7 @@ def test_costs() -> None:
     assert full.seconds(limits) == pytest.approx(8 * weights / 10e9)
 
 
-@pytest.mark.parametrize("case", [PRODUCT, BLOCKS, MASKED, IMAGES, GATED])
+@pytest.mark.parametrize("case", [PRODUCT, BLOCKS, MASKED, GRADIENT, IMAGES, GATED])
 def test_every_kind_is_run(case: SparseCase, tmp_path: Path) -> None:
     result = time_case(case, 1, {}, CONTENDERS[type(case)], quiet, Shared(tmp_path))
     rows = {row["name"]: row for row in result["contenders"]}
