@@ -28,7 +28,7 @@ constexpr int64_t kDenseRows = 384;                   // share a copy of a panel
 constexpr int64_t kFewRows = 48;                      // read B where it is
 constexpr int64_t kThreadTasks = 4;                   // of each thread
 constexpr int64_t kCountedK = 512;  // with fewer products of an element not all of them are counted
-constexpr int64_t kGathered = 9;    // elements of B take as long as one that is copied; measured
+constexpr int64_t kGathered = 10;   // elements of B take as long as one that is copied; measured
 
 // Rows of the blocks that a variant lists columns for; 0: it is none of these.
 int64_t HeightOf(Variant variant) {
