@@ -147,6 +147,7 @@ def test_plan_and_kernels() -> None:
         "right",
         "scatter",
         "skips",
+        "tiles",
     }
     assert set(plan) == fields | prices
     kernel = f"gather_gemm_k{K}_n{N}_none_kn_factor"

@@ -2,13 +2,14 @@
 // model runs.
 //
 // Blocks of H rows of C list the columns in which one of them lives, and the kernel computes these:
-// micro-tiles of H x 1. In a run of two rows with bits 0110 0100 and 0100 0001, H = 2 lists columns
-// 1, 2, 5 and 7, and half of what is made is dead; H = 1 lists 1, 2, 5 and 1, 7.
+// micro-tiles of H x 1. Of rows 01100100 and 01000001 of a mask, H = 2 lists columns 1, 2, 5 and 7,
+// and three of the eight elements that are made are dead; H = 1 lists 1, 2, 5 and 1, 7.
 //
 // It is the dual of a product by a sparse B: there elements of the sparse matrix are multiplied,
 // here they are made, by as many multiply-adds. So its features are those of C^T = B^T A^T, where
 // the mask is the sparse operand and its products are sums of K, 64 of which are a panel.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 
@@ -27,9 +28,7 @@ constexpr int64_t kDenseRows = 384;                   // share a copy of a panel
 constexpr int64_t kFewRows = 48;                      // read B where it is
 constexpr int64_t kThreadTasks = 4;                   // of each thread
 constexpr int64_t kCountedK = 512;  // with fewer products of an element not all of them are counted
-// An element of B that is turned, or picked out of a row, takes a part of what a copied one does;
-// as measured.
-constexpr int64_t kGathered = 9, kPicked = 4;
+constexpr int64_t kGathered = 10;   // elements of B take as long as one that is copied; measured
 
 // Rows of the blocks that a variant lists columns for; 0: it is none of these.
 int64_t HeightOf(Variant variant) {
@@ -114,11 +113,16 @@ class Sampled final : public Operation {
  public:
   Sampled(const ContractPlan& plan, const CostTable& costs, const Primitives& simd,
           ContractionKernels kernels, SelectorOptions options)
-      : plan_(plan),
-        costs_(costs),
-        simd_(simd),
-        kernels_(std::move(kernels)),
-        options_(std::move(options)) {}
+      : plan_(plan), simd_(simd), kernels_(std::move(kernels)), options_(std::move(options)) {
+    costs_.fill(costs);
+    for (int v = 0; v < kVariants; ++v) {
+      for (int other = 1; other < kVariants; ++other) {
+        const bool listed = other == v && HeightOf(static_cast<Variant>(v)) > 0;
+        bool& offered = costs_[static_cast<size_t>(v)].lines[other].offered;
+        offered = offered && listed;
+      }
+    }
+  }
   int InputCount() const override { return plan_.Places().count; }
   int OutputCount() const override { return ContractPlan::kOutputs; }
 
@@ -230,7 +234,7 @@ class Sampled final : public Operation {
   // A variant that lists columns, beside the dense one.
   struct Candidate {
     Variant variant = Variant::kDense;
-    CostTable costs;  // the others are not offered
+    const CostTable* costs = nullptr;  // of both
     Work work{};
   };
 
@@ -240,12 +244,12 @@ class Sampled final : public Operation {
     double least = std::numeric_limits<double>::infinity();
     for (int v = 0; v < kVariants; ++v) {
       const auto variant = static_cast<Variant>(v);
-      if (!costs_.lines[v].offered || HeightOf(variant) == 0) continue;
-      Candidate other{variant, costs_, WorkOf(variant, m, threads)};
-      for (int o = 1; o < kVariants; ++o) other.costs.lines[o].offered = o == v;
+      const CostTable& costs = costs_[static_cast<size_t>(v)];
+      if (HeightOf(variant) == 0 || !costs.lines[v].offered) continue;
+      Candidate other{variant, &costs, WorkOf(variant, m, threads)};
       other.work.counts = counts;
       other.work.sparse_copied = Copied(variant, counts, m, threads);
-      const double us = Select(other.costs, other.work).predicted_us[v];
+      const double us = Select(costs, other.work).predicted_us[v];
       const bool told = options_.variant == variant;
       if (!told && us >= least) continue;
       least = told ? 0 : us;
@@ -258,10 +262,10 @@ class Sampled final : public Operation {
               const Mask& mask, float* c) const {
     const int threads = run.ThreadsFor(GemmFlops(left.count, left.k, right.n));
     Candidate found = BestOf({}, left.count, threads);
-    if (found.variant == Variant::kDense || !IsWorthALook(found.costs, found.work, options_))
+    if (found.variant == Variant::kDense || !IsWorthALook(*found.costs, found.work, options_))
       return RunDense(run, left, right, mask, threads, c);
     found = BestOf(Count(run, mask, threads), left.count, threads);
-    const Decision decision(found.costs, found.work, options_);
+    const Decision decision(*found.costs, found.work, options_);
     if (decision.variant() == Variant::kDense) {
       RunDense(run, left, right, mask, threads, c);
     } else {
@@ -350,7 +354,7 @@ class Sampled final : public Operation {
   }
 
   const ContractPlan plan_;
-  const CostTable costs_;
+  std::array<CostTable, kVariants> costs_;  // of the dense variant, and of one that lists columns
   const Primitives& simd_;
   const ContractionKernels kernels_;
   const SelectorOptions options_;
