@@ -49,9 +49,12 @@ def kernels_of(plan: Contract | Attention, target: Target, rows: int | None = No
         ]
     else:
         pairs = [(x.level, *x.gemm_tile) for x in levels]
-    micro_tiles = [(v.name, v.micro_tile) for v in VARIANTS.values() if v.pit_axis]
-    skips = isinstance(plan, Contract) and plan.skips
-    cut = tuple(f"{name} {tile.m}x{tile.k}" for name, tile in micro_tiles if skips)
+    cut: tuple[str, ...] = ()
+    if isinstance(plan, Contract) and plan.skips:
+        found = [(v.name, v.micro_tile) for v in VARIANTS.values() if v.pit_axis]
+        cut = tuple(f"{name} {tile.m}x{tile.k}" for name, tile in found)
+        if plan.tiles:  # of C, which lists columns for as many rows
+            cut = tuple(f"{name} {tile.k}x1" for name, tile in found if tile.m == 1)
     tiles = tuple(f"{level}:{m}x{n}" for level, m, n in pairs)
     return Kernels("cpu", KernelRecord(plan.op, tiles, cut))
 

@@ -20,7 +20,8 @@ class KernelRecord:
         operation: Of its plan (`docs/plans.md`).
         tiles: Dense tiles: rows x columns of a result; of attention queries x keys. On CPUs with
             the level in front, on GPUs with the engine.
-        micro_tiles: Of a contraction that skips zeros: each variant with its micro-tile, rows x k.
+        micro_tiles: Of a contraction that skips zeros: each variant with its micro-tile, rows x k;
+            of a sampled product rows x columns of the result.
         predicted: The dense tile that the speed model prefers, by architecture; empty where rows
             are only known when the model runs, and on CPUs, which have one tile.
     """

@@ -158,6 +158,8 @@ def _reads(node: onnx.NodeProto) -> set[str]:
 
 def _contract(fields: Mapping[str, str], a: Array, *rest: Array) -> Sequence[Array]:
     """A contraction; where zeros are skipped, as a kernel over lists leaves them out."""
+    if fields["tiles"] == "1":
+        return contract(dict(fields), a, *rest)
     if fields["skips"] == "1" and fields["right"] != "panels":
         return _contract_right(fields, a, *rest)
     b = rest[1 + int(fields["inner_bias"])] if "inner" in fields else rest[0]
