@@ -10,7 +10,7 @@ import pytest
 from pitc.codegen.call import KernelLibrary
 from pitc.codegen.engines.cpu import FOLD
 from pitc.codegen.families import contract_block
-from pitc.codegen.families.contract_block import SIDE, STRETCH
+from pitc.codegen.families.sampled import SIDE, STRETCH
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CPU_LEVELS
