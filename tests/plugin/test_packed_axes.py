@@ -196,7 +196,7 @@ def test_both_sides_of_a_hidden_layer() -> None:
 
 REFUSED = {
     "m x n": (
-        """(float[q, 24] x, float[24, k] v, float[q, k] m) => (float[q, k] y)
+        """(float[2, q, 24] x, float[24, 20] v, float[2, q, 20] m) => (float[2, q, 20] y)
         { e = Tanh (v) h = MatMul (x, e) y = Mul (h, m) }""",
         "a product of single elements (m x n) has no kernel",
     ),
