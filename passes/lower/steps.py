@@ -21,6 +21,7 @@ from pitc.passes.lower.epilogue import fuse_epilogues
 from pitc.passes.lower.gather_quantised import gather_bytes
 from pitc.passes.lower.given_up import zero_given_up
 from pitc.passes.lower.kernels import choose_kernels
+from pitc.passes.lower.masks import fuse_masks
 from pitc.passes.lower.moves import fuse_moves
 from pitc.passes.lower.operands import fuse_left_operands
 from pitc.passes.lower.order import place_early
@@ -123,6 +124,7 @@ STEPS = (
     Step("zero padded outputs", _zero_padded_outputs),
     Step("skip channels", lambda low: skip_channels(low.graph, low.packed.build, low.channels)),
     Step("contractions", _make_contractions),
+    Step("masks", lambda low: fuse_masks(low.packed)),
     Step("moves", lambda low: fuse_moves(low.packed)),
     Step("left operands", lambda low: fuse_left_operands(low.packed)),
     Step("head splits", lambda low: fuse_head_splits(low.packed)),

@@ -113,6 +113,62 @@ def test_one_node_computes_live_elements(body: Body, density: float) -> None:
     np.testing.assert_allclose(got, want, atol=1e-4)
 
 
+def cast(g: GraphBuilder) -> str:
+    keep = g.op("Cast", g.input("mask", np.bool_, ("m", N)), to=1)
+    return g.op("Mul", keep, g.op("MatMul", *matrices(g)))
+
+
+def where(g: GraphBuilder) -> str:
+    product = g.op("MatMul", *matrices(g))
+    return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, g.const(0.0))
+
+
+def chosen_negative(g: GraphBuilder) -> str:
+    product = g.op("MatMul", *matrices(g))
+    return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, g.const(-0.0))
+
+
+def two_masks(g: GraphBuilder) -> str:
+    other = g.op("Cast", g.input("other", np.bool_, ("m", N)), to=1)
+    return g.op("Mul", g.op("Mul", where(g), other), g.const(2.0))
+
+
+def squared(g: GraphBuilder) -> str:
+    y = g.op("MatMul", *matrices(g))
+    return masked(g, g.op("Mul", y, y))
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        (cast, []),
+        (where, []),
+        (computed, ["Greater"]),
+        (plain, ["Mul"]),
+        (chosen, ["Where"]),
+        (chosen_negative, ["Where"]),
+        (two_masks, ["Cast", "Mul", "Mul"]),
+        (squared, ["Mul", "Mul"]),
+    ],
+)
+def test_a_mask_is_taken_in(body: Body, left: list[str]) -> None:
+    """Where the node reads the same bool: what is dead is 0 as it is."""
+    source, made = lowered(body)
+    assert len(plans(made)) == 1
+    assert sorted(n.op_type for n in made.model.graph if not is_pit_node(n)) == left
+    rng = np.random.default_rng(3)
+    given = {
+        x.name or "": rng.normal(size=[d if isinstance(d, int) else M for d in x.shape or ()])
+        for x in source.graph.inputs
+    }
+    types = {x.name: x.dtype.numpy() for x in source.graph.inputs if x.dtype is not None}
+    given = {name: (x * (x > 1)).astype(types[name]) for name, x in given.items()}
+    session = ort.InferenceSession(ir.to_proto(source).SerializeToString())
+    want = session.run(None, given)[0]
+    (got,) = run_lowered(ir.to_proto(made.model), given)
+    np.testing.assert_allclose(got, want, atol=1e-4)
+
+
 def test_it_needs_no_prices() -> None:
     """Without them the node has the dense variant alone."""
     _, made = lowered(plain, prices=False)
