@@ -222,10 +222,15 @@ class _Kernel:
         return _RowTiles(first, full, pair, tir.hold(full + pair))
 
     def panel(self, stretch: _Stretch, tiles: _RowTiles) -> None:
-        """All row tiles of a block of rows against one panel: pairs come last."""
+        """All row tiles of a block of rows against one panel: pairs come last, or a single row."""
         height = self.tile_rows
         last = tir.bind(tiles.first + tiles.full * height)
-        each = ((height, self.group, tiles.first, tiles.full), (PAIR, self.pair, last, tiles.pair))
+        each = [(height, self.group, tiles.first, tiles.full), (PAIR, self.pair, last, tiles.pair)]
+        if self.right[0].longest is not None:  # a row by itself takes no more than its own time
+            lone = tir.both(tiles.pair > 0, self.i1 - last == 1)
+            one = tir.bind(tir.select(lone, tir.int64(1), tir.int64(0)))
+            each = [each[0], (PAIR, self.pair, last, tir.bind(tiles.pair - one))]
+            each.append((1, self.pair, last, one))
         for rows, group, start, count in each:
             for columns in self.column_groups(stretch, group):
                 with tir.serial(0, count) as p:

@@ -25,8 +25,8 @@ AHEAD = 24
 """Rows between the one that is asked for and the one that is copied."""
 MOST_PANELS = 64
 """That a few rows of A are multiplied by at a time: 16 KiB of each row of S."""
-STREAMS = 16
-"""Lines of memory that are read side by side, which is foreseen."""
+STREAMS = 8
+"""Rows that are read side by side, which is foreseen."""
 
 
 class Right(Protocol):
@@ -150,7 +150,7 @@ class InPlace:
 
     def __init__(self, stored: StoredRight) -> None:
         self.stored = stored
-        self.longest = STREAMS // len(stored.sources)
+        self.longest = STREAMS
         self.group = min(panel_count(stored.n), MOST_PANELS)
 
     def bring(self, j: tir.Expr, count: tir.Expr, start: tir.Expr, length: tir.Expr) -> None:
