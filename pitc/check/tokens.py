@@ -36,10 +36,12 @@ class LiveTokens:
 
     def __init__(self, source: str | Path, padding: str | None) -> None:
         from pitc.importer import load_model
-        from pitc.passes.masks import padding_masks
+        from pitc.passes.masks import PaddingMask, padding_masks
 
         self._source = Path(source)
-        self.masks = padding_masks(load_model(self._source), padding) if padding else ()
+        self.masks: tuple[PaddingMask, ...] = ()
+        if padding:
+            self.masks = padding_masks(load_model(self._source), padding)
         self._sessions: dict[str, Any] = {}
 
     def __call__(self, feeds: Feeds) -> Mapping[str, np.ndarray]:
