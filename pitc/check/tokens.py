@@ -36,7 +36,8 @@ class LiveTokens:
 
     def __init__(self, source: str | Path, padding: str | None) -> None:
         from pitc.importer import load_model
-        from pitc.passes.masks import PaddingMask, padding_masks
+        from pitc.ir.mask import PaddingMask
+        from pitc.passes.masks import padding_masks
 
         self._source = Path(source)
         self.masks: tuple[PaddingMask, ...] = ()
