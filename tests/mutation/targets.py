@@ -42,6 +42,7 @@ MODULES = {  # the most important first; with what no answer rests on
     "pitc.passes.regions.attention": set(),
     "pitc.passes.regions.sparse": set(),
     "pitc.passes.regions.terms": set(),
+    "pitc.passes.regions.sampled": set(),
     "pitc.passes.regions.items": set(),
     "pitc.passes.regions.candidates": set(),
     "pitc.passes.regions.forms": set(),
@@ -52,6 +53,7 @@ MODULES = {  # the most important first; with what no answer rests on
     "pitc.passes.lower.products": set(),
     "pitc.passes.lower.epilogue": set(),
     "pitc.passes.lower.moves": set(),
+    "pitc.passes.lower.masks": set(),
     "pitc.passes.lower.operands": set(),
     "pitc.passes.lower.place_rows": set(),
     "pitc.passes.lower.kernels": set(),
@@ -103,7 +105,7 @@ TESTS = (
     *("test_quantised_rows", "test_quantised_attention", "test_gather_quantised"),
     *("test_early_quantise", "test_fused_lowering", "test_padding", "test_exports"),
     *("test_lowering_session", "test_right_session", "test_packed_nodes", "test_lower_rewrite"),
-    "test_packed_attention",
+    *("test_packed_attention", "test_packed_ir", "test_sampled_products", "test_forms_table"),
 )
 SEEDS = range(150)  # random graphs that judge
 LONGEST = 2.5  # seconds: slower tests do not judge
@@ -173,6 +175,8 @@ RELATED = {
     "lower.packed": ("test_lower_", "test_lowering.py", "test_packed_"),
     "lower.products": ("test_lower_", "test_lowering.py", "test_packed_"),
     "lower.epilogue": ("test_lower_", "test_lowering.py", "test_packed_"),
+    "lower.masks": ("test_sampled_products",),
+    "regions.sampled": ("test_sampled_products", "test_packed_axes"),
     "lower.moves": ("test_lower_", "test_lowering.py", "test_packed_"),
     "lower.operands": ("test_lower_", "test_lowering.py", "test_packed_"),
     "lower.place_rows": ("test_lower_", "test_lowering.py", "test_packed_"),
