@@ -15,7 +15,7 @@ from pitc.ir.nodes import plan_of
 from pitc.ir.plans.ops import Contract
 from pitc.passes.lower.activation import activation_behind
 from pitc.passes.lower.builder import dims_of, has_kernels, same_dims, type_of
-from pitc.passes.lower.packed import Packed, operands_of, remove_idle
+from pitc.passes.lower.packed import Packed, operands_of
 from pitc.passes.lower.rows import ahead, only_reader
 from pitc.passes.lower.weight import is_vector, padded_bias
 
@@ -94,12 +94,9 @@ def take_epilogue(packed: Packed, node: ir.Node) -> None:
     graph, operands, plan = packed.graph, operands_of(node), plan_of(node)
     out = node.outputs[0]
     assert isinstance(plan, Contract)
-    if not plan.bias:
-        vector = _bias_behind_split(graph, out, plan.n)
-        if vector is not None:
-            operands["bias"], plan = vector, replace(plan, bias=True)
+    split = None if plan.bias else _bias_behind_split(graph, out, plan.n)
     found = epilogue_of(graph, out, plan.n, bias=not plan.bias)
-    bias = found.bias or operands.get("bias")
+    bias = operands.get("bias") or split or found.bias
     taken = {"bias": _as_read(packed, bias, plan.n), "residual": found.residual}
     operands |= {name: value for name, value in taken.items() if value is not None}
     plan = replace(
@@ -144,5 +141,4 @@ def _bias_behind_split(graph: Graph, product: ir.Value, n: int) -> ir.Value | No
     if not same_dims([rows], made[:1]) or added[-len(columns) :] != columns:
         return None  # it is added along other dimensions
     ir.convenience.replace_all_uses_with(add.outputs[0], split)
-    remove_idle([add])
     return other

@@ -25,7 +25,7 @@ STEPS_BETWEEN = 8
 def fuse_left_operands(packed: Packed) -> None:
     """Let contractions that skip zeros compute their left operand."""
     for node, plan in packed.contractions():
-        if node.graph is None or not plan.skips or plan.gather or plan.right != "panels":
+        if not plan.skips or plan.gather or plan.right != "panels":
             continue
         if not _fuse_inner(packed, node) and packed.graph.target.reads_relu:
             _fuse_relu(packed, node)
@@ -69,8 +69,7 @@ def _leads_to(graph: Graph, product: Product, node: ir.Node) -> bool:
 
 def _is_alone(graph: Graph, value: ir.Value, node: ir.Node) -> bool:
     """True where a contraction reads a value, perhaps through Reshapes, and nothing else does."""
-    end = ahead(graph, value)
-    return only_reader(graph, end) is node and end is node.inputs[0]
+    return only_reader(graph, ahead(graph, value)) is node
 
 
 def _product_before(value: ir.Value) -> ir.Node | None:

@@ -1,6 +1,7 @@
 """The packed IR: nodes that become others in place, and what a wrong step leaves behind."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import onnx.parser
@@ -11,11 +12,13 @@ from models.graph import GraphBuilder
 from pitc.ir.build import NodeBuilder
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import is_pit_node, plan_of
-from pitc.ir.plans.ops import Contract, Detect, Pack, Unpack
+from pitc.ir.plans.ops import Attention, Contract, Detect, Pack, Unpack
+from pitc.ir.target import CPU
 from pitc.passes.audit.stages import StageError
 from pitc.passes.lower import steps
 from pitc.passes.lower.builder import Builder
-from pitc.passes.lower.packed import Packed, operands_of, remove_idle
+from pitc.passes.lower.kernels import kernels_for
+from pitc.passes.lower.packed import Log, Packed, operands_of, remove_idle
 from pitc.passes.lower.steps import Lowering, Step
 from pitc.passes.pipeline import LowerOptions, run_passes
 
@@ -118,6 +121,35 @@ def test_a_node_becomes_what_later_nodes_compute() -> None:
     assert product.outputs[0] is model.graph.outputs[0] and product.outputs[0].name == "y"
     assert operands_of(product) == {"a": x, "b": w, "residual": x}
     assert packed.log.inside() == dict.fromkeys((negate, relu, add), product)
+
+
+def test_a_node_is_inside_of_the_last_one_that_is_there() -> None:
+    model = ir.from_proto(onnx.parser.parse_model(MODEL))
+    negate, product, relu, add = list(model.graph)
+    log = Log(sources={product: product, relu: relu, add: add})
+    log.absorbed = {negate: product, product: relu, relu: add}
+    model.graph.outputs[:] = [relu.outputs[0]]
+    model.graph.remove(add)
+    assert log.inside() == {}
+    for node in (negate, product):
+        node.graph = None
+    assert log.inside() == {negate: relu, product: relu}
+
+
+def test_rounded_attention_has_kernels_of_its_own() -> None:
+    plain = Attention(
+        dtype="float32",
+        d=8,
+        dv=8,
+        heads=2,
+        scale=1.0,
+        bias=False,
+        nan_to_zero=False,
+        no_keys_to_zero=False,
+    )
+    rounded = replace(plain, score_step=0.5, score_scale=1.0, score_below=8, score_above=8)
+    names = [kernels_for(p, CPU)["attention"].symbol for p in (plain, rounded)]
+    assert names == ["attention_d8_v8", "attention_d8_v8_score_steps"]
 
 
 def test_only_idle_nodes_go() -> None:

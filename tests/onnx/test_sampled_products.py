@@ -131,6 +131,28 @@ def where(g: GraphBuilder) -> str:
     return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, g.const(0.0))
 
 
+def cast_behind(g: GraphBuilder) -> str:
+    product = g.op("MatMul", *matrices(g))
+    return g.op("Mul", product, g.op("Cast", g.input("mask", np.bool_, ("m", N)), to=1))
+
+
+def two_conditions(g: GraphBuilder) -> str:
+    mask, other = (g.input(x, np.bool_, ("m", N)) for x in ("mask", "other"))
+    inner = g.op("Where", other, g.op("MatMul", *matrices(g)), g.const(0.0))
+    return g.op("Where", mask, inner, g.const(0.0))
+
+
+def more_dimensions(g: GraphBuilder) -> str:
+    product, zero = g.op("MatMul", *matrices(g)), g.const(np.zeros((1, 1, 1), np.float32))
+    y = g.op("Where", g.input("mask", np.bool_, ("m", N)), product, zero)
+    return g.op("Squeeze", y, g.ints(0))
+
+
+def negated(g: GraphBuilder) -> str:
+    negative = g.op("Neg", g.op("MatMul", *matrices(g)))
+    return g.op("Where", g.input("mask", np.bool_, ("m", N)), negative, g.const(0.0))
+
+
 def chosen_negative(g: GraphBuilder) -> str:
     product = g.op("MatMul", *matrices(g))
     return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, g.const(-0.0))
@@ -151,6 +173,10 @@ def squared(g: GraphBuilder) -> str:
     [
         (cast, []),
         (where, []),
+        (cast_behind, []),
+        (two_conditions, ["Where", "Where"]),
+        (more_dimensions, ["Squeeze", "Where"]),
+        (negated, ["Neg", "Where"]),
         (computed, ["Greater"]),
         (plain, ["Mul"]),
         (chosen, ["Where"]),
@@ -195,6 +221,11 @@ def unknown_terms(g: GraphBuilder) -> str:
     return masked(g, g.op("MatMul", a, b))
 
 
+def with_bias(g: GraphBuilder) -> str:
+    bias = g.input("bias", np.float32, (N,))
+    return masked(g, g.op("Gemm", *matrices(g), bias))
+
+
 def few_terms(g: GraphBuilder) -> str:
     a, b = g.input("a", np.float32, ("m", 8)), g.input("b", np.float32, (8, N))
     return masked(g, g.op("MatMul", a, b))
@@ -208,12 +239,13 @@ def few_terms(g: GraphBuilder) -> str:
         (halves, Code.NO_LOWERING, ANY),
         (unknown_terms, Code.DYNAMIC_DIM, ANY),
         (few_terms, Code.NO_GAIN, ANY),
+        (with_bias, Code.LAYOUT, ANY),
     ],
 )
 def test_others_say_why(body: Body, code: Code, target: Target) -> None:
     _, made = lowered(body, target)
     assert not plans(made)
-    (why,) = (r.refusal for r in made.report.nodes if r.flops and "MatMul" in r.op_type)
+    (why,) = (r.refusal for r in made.report.nodes if r.flops and r.op_type in ("MatMul", "Gemm"))
     assert why is not None and why.code is code
 
 
