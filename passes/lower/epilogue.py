@@ -72,15 +72,14 @@ def epilogue_of(graph: Graph, product: ir.Value, n: int, *, bias: bool) -> Epilo
 
 def _other_operand(reader: ir.Node | None, value: ir.Value) -> ir.Value | None:
     """The other operand of an Add that is the only reader of a value."""
-    if reader is None or reader.domain or reader.op_type != "Add" or len(reader.inputs) != 2:
+    if reader is None or reader.domain or reader.op_type != "Add":
         return None
     return reader.inputs[1] if reader.inputs[0] is value else reader.inputs[0]
 
 
 def _can_be_added(graph: Graph, value: ir.Value, other: ir.Value) -> bool:
     dims = dims_of(graph, value)
-    alike = bool(dims) and same_dims(dims, dims_of(graph, other)) and has_kernels(graph, other)
-    return alike and type_of(graph, other) == type_of(graph, value)
+    return bool(dims) and same_dims(dims, dims_of(graph, other)) and has_kernels(graph, other)
 
 
 def fuse_epilogues(packed: Packed) -> None:

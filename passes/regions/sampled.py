@@ -24,12 +24,8 @@ def sampled(site: PackCandidate) -> Form | Refusal:
         return site.refuse(Code.NO_KERNEL, "a product of single elements (m x n) has no kernel")
     if not is_plain_product(site.node) or len(site.node.inputs) > 2:
         return site.refuse(Code.LAYOUT, "a bias is added to the product, or it is scaled")
-    a, b = (read.index for read in factor_reads(expr))
-    (m, n), (k,) = expr.shape, expr.reduced
-    summed, row, column = dim_index(2, k), dim_index(0, m), dim_index(1, n)
-    turned = b == (column, summed)
-    if a != (row, summed) or not (turned or b == (summed, column)):
-        return site.refuse(Code.LAYOUT, "its operands are not two matrices")
+    (_, n), (k,) = expr.shape, expr.reduced
+    turned = factor_reads(expr)[1].index == (dim_index(1, n), dim_index(2, k))
     if any(graph[site.input(i)].dtype != np.float32 for i in (0, 1)):
         return site.refuse(Code.NO_LOWERING, "elements are lowered for float32 only")
     terms, columns = k.as_int(), n.as_int()

@@ -103,6 +103,26 @@ def test_steps_change_plans_until_they_are_emitted(monkeypatch: pytest.MonkeyPat
     assert product.gather and product.scatter and product.kernels
 
 
+@pytest.mark.parametrize("between", ["Relu", "Reshape"])
+def test_a_constant_is_a_bias_behind_a_split_only(between: str) -> None:
+    """What is added behind an activation is added behind it."""
+    g = GraphBuilder("m")
+    x, mask = g.input("x", np.float32, ("b", "s", K)), g.input("mask", np.int64, ("b", "s"))
+    h = g.op("MatMul", x, g.weight("w", np.ones((K, N), np.float32)))
+    split = (0, 0, 8, N // 8)
+    h = g.op("Relu", h) if between == "Relu" else g.op("Reshape", h, g.ints(*split))
+    shape = (N,) if between == "Relu" else split[2:]
+    h = g.op("Add", h, g.weight("c", np.full(shape, 2, np.float32)))
+    out = ("b", "s", N) if between == "Relu" else ("b", "s", *split[2:])
+    g.output(h, "y", np.float32, out)
+    assert mask
+    low = run_passes(ir.from_proto(g.model()), LowerOptions("mask", check=True))
+    found = [plan_of(n) for n in low.model.graph if is_pit_node(n)]
+    (plan,) = (p for p in found if isinstance(p, Contract))
+    activation, has_bias = ("relu", False) if between == "Relu" else ("none", True)
+    assert (plan.activation, plan.bias) == (activation, has_bias)
+
+
 MODEL = """<ir_version: 8, opset_import: ["": 17]> g (float[n, 4] x) => (float[n, 4] y)
 <float[4, 4] w = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}> {
   t = Neg (x) c = MatMul (t, w) r = Relu (c) y = Add (r, x) }"""

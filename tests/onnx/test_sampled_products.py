@@ -148,6 +148,21 @@ def more_dimensions(g: GraphBuilder) -> str:
     return g.op("Squeeze", y, g.ints(0))
 
 
+def one_by_one(g: GraphBuilder) -> str:
+    product, zero = g.op("MatMul", *matrices(g)), g.const(np.zeros((1, 1), np.float32))
+    return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, zero)
+
+
+def chosen_other(g: GraphBuilder) -> str:
+    product, other = g.op("MatMul", *matrices(g)), g.input("z", np.float32, ("m", N))
+    return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, other)
+
+
+def sixteen(g: GraphBuilder) -> str:
+    a, b = g.input("a", np.float32, ("m", 16)), g.input("b", np.float32, (16, N))
+    return masked(g, g.op("MatMul", a, b))
+
+
 def negated(g: GraphBuilder) -> str:
     negative = g.op("Neg", g.op("MatMul", *matrices(g)))
     return g.op("Where", g.input("mask", np.bool_, ("m", N)), negative, g.const(0.0))
@@ -177,6 +192,9 @@ def squared(g: GraphBuilder) -> str:
         (two_conditions, ["Where", "Where"]),
         (more_dimensions, ["Squeeze", "Where"]),
         (negated, ["Neg", "Where"]),
+        (one_by_one, []),
+        (chosen_other, ["Where"]),
+        (sixteen, ["Mul"]),
         (computed, ["Greater"]),
         (plain, ["Mul"]),
         (chosen, ["Where"]),
