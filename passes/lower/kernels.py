@@ -17,7 +17,7 @@ from pitc.ir.engines import kernels_of
 from pitc.ir.gpu_speed import clock_table
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
-from pitc.ir.plans.ops import Attention, Contract, KernelPlan, Plan, Unpack
+from pitc.ir.plans.ops import Attention, Contract, KernelPlan, Plan, Table, Unpack
 from pitc.ir.target import Target
 from pitc.ir.variants import SPARSE_FAMILIES
 from pitc.passes.lower.builder import lead_of
@@ -116,9 +116,10 @@ def choose_kernels(packed: Packed) -> None:
             packed.log.runs[packed.log.sources[node]] = kernels_of(plan, target, rows)
 
 
-def _prices(packed: Packed, plan: Contract) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    skips = plan.skips and packed.prices is not None
-    prices = packed.prices.table(plan.dtype) if skips and packed.prices is not None else ()
+def _prices(packed: Packed, plan: Contract) -> Table:
+    prices: Table = ()
+    if plan.skips and packed.prices is not None:
+        prices = packed.prices.table(plan.dtype)
     on_gpu = packed.graph.target.kind == "cuda"
     return (*clock_table(plan.dtype), *prices) if on_gpu else prices
 

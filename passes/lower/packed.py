@@ -6,7 +6,7 @@
     y', rows, . -> Unpack(dims=c0 c1 r)  -> y                          SWrite
 
 What a packed node computes is its plan (`pitc/ir/plans/ops.py`), whose operands are its inputs, in
-order. Passes (`passes.py`) change plans and operands in place; kernels are chosen at the end
+order. Steps (`steps.py`) change plans and operands in place; kernels are chosen at the end
 (`kernels.py`), and then every packed node is emitted as one that ONNX Runtime gives to the plug-in.
 What is decided of the nodes of the source graph is kept in one log.
 """

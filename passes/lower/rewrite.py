@@ -19,7 +19,7 @@ from pitc.passes.lower.builder import Builder, dims_of
 from pitc.passes.lower.live import detected_mask
 from pitc.passes.lower.packed import Packed
 from pitc.passes.lower.rows import all_rows, from_all_rows
-from pitc.passes.lower.weight import turned
+from pitc.passes.lower.weight import stored
 from pitc.passes.regions.domain import Coords, Domain
 from pitc.passes.regions.form import (
     BiasOperand,
@@ -283,8 +283,8 @@ class Rewriter:
         plan, old = form.plan, node.outputs[0]
         assert isinstance(plan, Contract)
         a, b, live = (x for x in map(self.operand, form.operands) if x is not None)
-        while (before := turned(b.producer())) is not None:  # it is read as it is stored
-            b, plan = before, replace(plan, right="kn" if plan.right == "nk" else "nk")
+        (*_, b), transposed = stored(b, transposed=plan.right == "nk")
+        plan = replace(plan, right="nk" if transposed else "kn")
         stem, dims = f"{old.name}.live", dims_of(self.graph, old)
         outputs, name = [(stem, self.dtype(old.name or ""), dims)], node_name(node)
         (out,) = self.build.kernel(plan, [a, b, live], outputs, name)

@@ -108,7 +108,7 @@ def constant_matrix(node: ir.Node) -> Weight | None:
     """The constant matrix on the right of a contraction, with the transposes on its way."""
     if not is_plain_product(node):
         return None
-    (*_, value), transposed = _stored(node)
+    (*_, value), transposed = _right_operand(node)
     producer = value.producer()
     sizes: list[int] | None = None
     if producer is not None and producer.op_type == "Reshape" and not producer.domain:
@@ -148,7 +148,7 @@ def computed_matrix(graph: Graph, node: ir.Node, source_node: ir.Node) -> Comput
     """
     if not is_plain_product(node):
         return None
-    chain, transposed = _stored(node)
+    chain, transposed = _right_operand(node)
     dims = dims_of(graph, chain[-1])
     if dims is None or len(dims) != 2 or not is_float32(graph, chain[-1]):
         return None
@@ -163,20 +163,29 @@ def computed_matrix(graph: Graph, node: ir.Node, source_node: ir.Node) -> Comput
     return ComputedMatrix(value, factor, finite, transposed, k, n)
 
 
-def _stored(node: ir.Node) -> tuple[list[ir.Value], bool]:
-    """The right operand and what it is a transpose of, the stored matrix last, and whether that is
-    `[N, K]`.
-    """
+def _right_operand(node: ir.Node) -> tuple[list[ir.Value], bool]:
+    """The right operand of a contraction, as `stored` says it."""
     operand = node.inputs[1]
     assert operand is not None
-    chain, transposed = [operand], bool(attribute(node, "transB", 0))
-    while (before := turned(chain[-1].producer())) is not None:
+    return stored(operand, transposed=bool(attribute(node, "transB", 0)))
+
+
+def stored(operand: ir.Value, *, transposed: bool) -> tuple[list[ir.Value], bool]:
+    """A right operand and what it is a transpose of, the stored matrix last, and whether that is
+    `[N, K]`.
+
+    Args:
+        operand: A matrix.
+        transposed: It is `[N, K]` itself.
+    """
+    chain = [operand]
+    while (before := _turned(chain[-1].producer())) is not None:
         chain.append(before)
         transposed = not transposed
     return chain, transposed
 
 
-def turned(node: ir.Node | None) -> ir.Value | None:
+def _turned(node: ir.Node | None) -> ir.Value | None:
     """The matrix that a node transposes."""
     if node is None or node.domain or node.op_type != "Transpose":
         return None
