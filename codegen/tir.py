@@ -335,6 +335,12 @@ def splat_condition(condition: Expr) -> Expr:
     return T.broadcast(condition, LANES)
 
 
+def lanes_with_bit(bits: Expr, first: Expr) -> Expr:
+    """A mask of lanes: lane i is chosen by bit `first + i` of an int32 number."""
+    shifted = T.broadcast(T.shift_right(bits, T.Cast("int32", first)), LANES)
+    return (shifted & T.shift_left(splat_bits(1), T.ramp(T.int32(0), 1, LANES))) != splat_bits(0)
+
+
 def as_bits(value: Expr) -> Expr:
     """The int32 bit patterns of a float vector."""
     return T.reinterpret(_vector("int32", lanes_of(value)), value)

@@ -108,8 +108,81 @@ def to_steps(x: Array, fields: dict[str, str], what: str) -> Array:
     return np.clip(np.rint(x / step), -below, above) * step
 
 
+QUERIES = 32  # of a list of keys
+
+
+def pairs(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
+    """For each 32 queries of a sequence the keys that one of them sees, and which of them do."""
+    q_offsets, k_offsets, q_coords, k_coords, *left = inputs
+    counts = {kind: int(fields[kind]) for kind in ("positions", "keys", "queries", "pairs")}
+    operands = {kind: left.pop(0) for kind, count in counts.items() if count}
+    assert not left and all(len(x) == counts[kind] for kind, x in operands.items())
+    assert len(q_coords) == len(k_coords) == int(fields["rank"])
+    keys, seen_by, tiles = list[int](), list[int](), list[tuple[int, int]]()
+    for s in range(len(q_offsets) - 1):
+        q, k = (
+            q_coords[-1, slice(*q_offsets[s : s + 2])],
+            k_coords[-1, slice(*k_offsets[s : s + 2])],
+        )
+        holds = []  # of each test, at [query, key]
+        for kind, x in operands.items():
+            for row in x:
+                if kind == "positions":
+                    x_of_q, y_of_k, z = map(int, row)
+                    holds.append(x_of_q * q[:, None] + y_of_k * k[None, :] + z >= 0)
+                    continue
+                extents = row.shape[-2:] if kind == "pairs" else row.shape[-1:]
+                live = row.reshape(-1, *extents)[s] != 0
+                place = {"pairs": np.ix_(q, k), "keys": (None, k), "queries": (q, None)}[kind]
+                holds.append(np.broadcast_to(~live[place], (len(q), len(k))))
+        hidden = np.zeros((len(q), len(k)), bool)
+        for region in map(int, fields["regions"].split(",")):
+            assert 0 < region < 1 << len(holds)
+            hidden |= np.all([h for t, h in enumerate(holds) if region >> t & 1], axis=0)
+        for first in range(0, len(q), QUERIES):
+            seen = ~hidden[first : first + QUERIES]
+            listed = np.flatnonzero(seen.any(0))
+            bits = (
+                seen[:, listed].astype(np.uint64) << np.arange(len(seen), dtype=np.uint64)[:, None]
+            )
+            tiles.append((len(keys), -1 if seen.all() else len(listed)))
+            if not seen.all():
+                keys += (listed + k_offsets[s]).tolist()
+                seen_by += bits.sum(0).astype(np.uint32).view(np.int32).tolist()
+    return (
+        np.array(keys, np.int32),
+        np.array(seen_by, np.int32),
+        np.array(tiles, np.int32).reshape(-1, 2),
+    )
+
+
+def seen_pairs(lists: tuple[Array, ...], q_offsets: Array, k_offsets: Array) -> list[Array]:
+    """Of each sequence, which query sees which key."""
+    keys, seen_by, tiles = lists
+    rows, found = iter(tiles), []
+    for s in range(len(q_offsets) - 1):
+        queries, many = (int(np.diff(x[s : s + 2])[0]) for x in (q_offsets, k_offsets))
+        seen = np.zeros((queries, many), bool)
+        for first in range(0, queries, QUERIES):
+            begin, count = map(int, next(rows))
+            here = seen[first : first + QUERIES]
+            if count < 0:
+                here[:] = True
+                continue
+            entries = slice(begin, begin + count)
+            bits = seen_by[entries].view(np.uint32)[None, :] >> np.arange(len(here))[:, None]
+            here[:, keys[entries] - k_offsets[s]] = bits & 1
+        found.append(seen)
+    assert next(rows, None) is None
+    return found
+
+
 def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
     q, k, v, q_offsets, k_offsets = inputs[:5]
+    seen = None
+    if fields["pairs"] == "1":
+        *inputs, keys, seen_by, tiles = inputs  # type: ignore[assignment]
+        seen = seen_pairs((keys, seen_by, tiles), q_offsets, k_offsets)
     heads, d, dv = (int(fields[n]) for n in ("heads", "d", "dv"))
     if fields["whole"] == "1":
         assert all(len(x) == len(k_offsets) - 1 and x.shape[1] == heads for x in (k, v))
@@ -118,11 +191,11 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
         assert k.shape[2] == live.shape[1]
         k, v = (x[sequence, :, k_coords[-1]] for x in (k, v))
     rows, first = (q, k, v), [int(fields[f"{side}_head"]) for side in "qkv"]
-    seen = [
+    split = [
         x.reshape(x.shape[0], x[:1].size // n if x.size else at + heads, n)
         for x, n, at in zip(rows, (d, d, dv), first, strict=True)
     ]
-    q, k, v = (x[:, at : at + heads] for x, at in zip(seen, first, strict=True))
+    q, k, v = (x[:, at : at + heads] for x, at in zip(split, first, strict=True))
     out = np.zeros((q.shape[0], heads, dv), np.float32)
     for s in range(len(q_offsets) - 1):
         qs, ks = slice(*q_offsets[s : s + 2]), slice(*k_offsets[s : s + 2])
@@ -140,6 +213,8 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
                         a if n > 1 else np.zeros_like(a) for a, n in zip(at, one.shape, strict=True)
                     ]
                     x += one[np.ix_(*at)]
+                if seen is not None:
+                    x = np.where(seen[s], x, np.float32(-np.inf))
                 e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True, initial=-np.inf))
                 p = e / e.sum(1, keepdims=True)
                 rounds = "weight_step" in fields
@@ -249,6 +324,7 @@ OPERATIONS: dict[str, Callable[..., tuple[Array, ...]]] = {
     "detect": detect,
     "pack": pack,
     "unpack": unpack,
+    "pairs": pairs,
     "attention": attention,
 }
 

@@ -16,6 +16,10 @@ runs the same operations in the same order whatever its neighbours are, so the b
 not depend on its block. Short blocks use a narrower tile; lanes without a query repeat the
 last one and are dropped; one query alone has another way (`attention_query.py`) to the same bits. A
 sum l not above 0 marks a row without keys or with a NaN softmax.
+
+With `pairs` the keys of a call are those of a list, each with 32 bits: which of the call's at most
+32 queries see it. To the others its score is -inf. As K and V are broadcast, a micro-tile of one
+key costs no more than one of many.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +46,7 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
 
     Args:
         symbol: Name of the kernel.
-        params: `d`, `dv`, `bias`; perhaps `score_steps`, `weight_steps`.
+        params: `d`, `dv`, `bias`; perhaps `pairs`, `score_steps`, `weight_steps`.
         target: CPU level.
     """
     if not (1 <= params["d"] <= MAX_WIDTH and 1 <= params["dv"] <= MAX_WIDTH):
@@ -64,6 +68,10 @@ class _Kernel:
             self.bias = tir.tensor("bias", (tir.size(),))
             self.qpos = tir.tensor("qpos", (tq,), "int32")
             self.kpos = tir.tensor("kpos", (tk,), "int32")
+        self.pairs = None
+        if params.get("pairs"):
+            entries = tir.size()
+            self.pairs = tuple(tir.tensor(n, (entries,), "int32") for n in ("keys", "seen_by"))
         self.out = tir.tensor("out", (tq, heads, self.dv))
         self.scale = tir.float_scalar("scale")
         self.score_steps = self.weight_steps = None
@@ -82,13 +90,17 @@ class _Kernel:
         self.o = tir.workspace(padded_dv, lanes)
 
     def emit(self) -> None:
-        """One query by itself, or blocks of them; what is rounded has blocks only."""
-        if self.score_steps is not None or self.weight_steps is not None:
+        """One query by itself, or blocks of them; what is rounded or listed has blocks only."""
+        if self.score_steps or self.weight_steps or self.pairs:
             self.emit_blocks()
             return
         start = self.at["q0"]
         one = OneQuery(self, start, KEY_BLOCK, UNROLL)
         tir.either(self.at["q1"] - start == 1, one.emit, self.emit_blocks)
+
+    def key(self, number: tir.Expr) -> tir.Expr:
+        """The row of a key in K and V: it is that of the list, if there is one."""
+        return number if self.pairs is None else tir.index_of(self.pairs[0], number)
 
     def emit_blocks(self) -> None:
         """Query blocks, those of the widest register tile first."""
@@ -180,7 +192,8 @@ class _QueryBlock:
             self.load_bias(k0, keys, kernel.bias)
         with tir.serial(0, (keys + rows - 1) // rows) as t:
             first = tir.bind(t * rows)
-            key = [tir.bind(k0 + tir.smaller(first + r, keys - 1)) for r in range(rows)]
+            number = [tir.bind(k0 + tir.smaller(first + r, keys - 1)) for r in range(rows)]
+            key = [kernel.key(n) for n in number]
             tile = DenseTile(rows, len(self.groups))
 
             def read(d: tir.Expr) -> Read:
@@ -197,8 +210,16 @@ class _QueryBlock:
                         s = kernel.score_steps.rounded(s)
                     if kernel.bias is not None:
                         s = tir.keep(s + tir.load(kernel.p, first + r, g * tir.LANES))
+                    if kernel.pairs is not None:
+                        seen = self.seen_by(kernel.pairs[1][number[r]], g)
+                        s = tir.keep(tir.select(seen, s, tir.splat(float("-inf"))))
                     tir.store(kernel.p, s, first + r, g * tir.LANES)
                     self.top[g].set(tir.maximum(s, self.top[g].value))
+
+    def seen_by(self, bits: tir.Expr, g: int) -> tir.Expr:
+        """Which queries of a lane group see a key."""
+        first = tir.hold(self.q0 - self.kernel.at["q0"]) + g * tir.LANES
+        return tir.lanes_with_bit(bits, first)
 
     def exponentials(
         self, keys: tir.Expr, pivot: Sequence[tir.Expr], decay: Sequence[tir.Expr]
@@ -237,10 +258,11 @@ class _QueryBlock:
                 sums = tir.load(kernel.o, dv + r, g * tir.LANES)
                 return sums if decay is None else tir.keep(sums * decay[g])
 
-            def read(key: tir.Expr) -> Read:
+            def read(number: tir.Expr) -> Read:
+                key = kernel.key(k0 + number)
                 return (
-                    lambda r: kernel.v[k0 + key, kernel.at["hv"], dv + r],
-                    lambda g: tir.load(kernel.p, key, g * tir.LANES),
+                    lambda r: kernel.v[key, kernel.at["hv"], dv + r],
+                    lambda g: tir.load(kernel.p, number, g * tir.LANES),
                 )
 
             tile.clear()
@@ -296,8 +318,13 @@ class _QueryBlock:
         used = tir.bind((keys + rows - 1) // rows * rows)
         with tir.serial(0, (used + tir.LANES - 1) // tir.LANES) as t:
             first = tir.bind(t * tir.LANES)
-            head = tir.index_of(kernel.kpos, k0 + tir.smaller(first, keys - 1))
-            tail = tir.index_of(kernel.kpos, k0 + tir.smaller(first + tir.LANES, keys) - 1)
+            head, tail = (
+                tir.index_of(kernel.kpos, kernel.key(k0 + number))
+                for number in (
+                    tir.smaller(first, keys - 1),
+                    tir.smaller(first + tir.LANES, keys) - 1,
+                )
+            )
 
             def square() -> None:
                 with tir.serial(0, tir.int64(len(self.groups))) as g:
@@ -308,7 +335,7 @@ class _QueryBlock:
 
             def single() -> None:
                 with tir.serial(0, tir.int64(tir.LANES)) as i:
-                    key = tir.bind(k0 + tir.smaller(first + i, keys - 1))
+                    key = kernel.key(tir.bind(k0 + tir.smaller(first + i, keys - 1)))
                     position = tir.index_of(kernel.kpos, key)
                     with tir.serial(0, tir.int64(len(self.groups) * tir.LANES)) as lane:
                         tir.assign(kernel.p, bias[place(lane, position)], first + i, lane)

@@ -20,11 +20,13 @@ from pitc.passes.regions.form import (
     Operand,
     PackedOperand,
     Packing,
+    PairsOperand,
     WholeOperand,
     zero_regions,
 )
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.legal import is_movable, kept_exits, overwritten_bits
+from pitc.passes.regions.pairs import sources
 
 FIELDS = ("coords", "offsets", "live")  # what a form may ask a detector for
 
@@ -122,27 +124,37 @@ def _wrong_operand(
                 if layout is None or layout.dim_codes() is None or not is_movable(graph, name):
                     yield f"{name} is neither computed packed nor can it be gathered"
                 yield from _not_whole(graph, name, whole)
-        case GatheredOperand(name, domain, codes, _):
-            yield from _wrong_domain(graph, domain)
-            shape = graph[name].shape or ()
-            extents = {f"c{k}": e for k, e in enumerate(domain.extents)} | {"0": ONE}
-            if len(codes) != len(shape):
-                yield f"{name} of shape {shape} is gathered by {codes}"
-            for code, extent in zip(codes, shape, strict=False):
-                if code not in ("r", "l") and extents.get(code) != extent:
-                    yield f"{name} is gathered by {code} along {extent}"
-            if not is_movable(graph, name):
-                yield f"{name} cannot be gathered"
-            yield from _not_whole(graph, name, whole)
+        case GatheredOperand():
+            yield from _wrong_gather(graph, operand)
+            yield from _not_whole(graph, operand.name, whole)
         case WholeOperand(name, _):
             yield from _not_whole(graph, name, whole)
         case BiasOperand(terms):
             for term in terms:
                 yield from _not_whole(graph, term.name, whole)
+        case PairsOperand(queries, keys, hidden, _):
+            for domain in (queries, keys, *(d for each in hidden for _, d in each.points)):
+                yield from _wrong_domain(graph, domain)
+            for name in sources(hidden):
+                yield from _not_whole(graph, name, whole)
         case OffsetsOperand(domain, output):
             yield from _wrong_domain(graph, domain)
             if output not in FIELDS:
                 yield f"a detector gives no {output}"
+
+
+def _wrong_gather(graph: Graph, operand: GatheredOperand) -> Iterator[str]:
+    name, domain, codes = operand.name, operand.domain, operand.codes
+    yield from _wrong_domain(graph, domain)
+    shape = graph[name].shape or ()
+    extents = {f"c{k}": e for k, e in enumerate(domain.extents)} | {"0": ONE}
+    if len(codes) != len(shape):
+        yield f"{name} of shape {shape} is gathered by {codes}"
+    for code, extent in zip(codes, shape, strict=False):
+        if code not in ("r", "l") and extents.get(code) != extent:
+            yield f"{name} is gathered by {code} along {extent}"
+    if not is_movable(graph, name):
+        yield f"{name} cannot be gathered"
 
 
 def _not_whole(graph: Graph, name: str, whole: set[str]) -> Iterator[str]:

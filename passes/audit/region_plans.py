@@ -10,7 +10,7 @@ from pitc.ir.plans.ops import ANY, LIVE_COUNTS, OWN, KernelPlan, Plan, Region, S
 
 TYPES = {
     **{"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16},
-    **{"bfloat16": ir.DataType.BFLOAT16, "int32": ir.DataType.INT32},
+    **{"bfloat16": ir.DataType.BFLOAT16, "int32": ir.DataType.INT32, "int64": ir.DataType.INT64},
 }
 
 

@@ -36,7 +36,11 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
             rounded = {"score_steps": plan.score_step, "weight_steps": plan.weight_step}
             steps = {name: 1 for name, step in rounded.items() if step is not None}
             sizes: Params = {"d": plan.d, "dv": plan.dv, "bias": int(plan.bias)}
-            return {"attention": _request(plan, target, "attention", sizes | steps)}
+            kernels = {"attention": _request(plan, target, "attention", sizes | steps)}
+            if plan.pairs:
+                listed = sizes | steps | {"pairs": 1}
+                kernels["pairs"] = _request(plan, target, "attention", listed)
+            return kernels
         case KernelPlan():
             family = "unpack" if isinstance(plan, Unpack) else "pack"
             return {"move": KernelRequest.of(family, plan.dtype, target.kind)}

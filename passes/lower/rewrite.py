@@ -18,6 +18,7 @@ from pitc.ir.plans.ops import Attention, Contract, Detect, Pack, Unpack
 from pitc.passes.lower.builder import Builder, dims_of
 from pitc.passes.lower.live import detected_mask
 from pitc.passes.lower.packed import Packed
+from pitc.passes.lower.pair_lists import pair_lists
 from pitc.passes.lower.rows import all_rows, from_all_rows
 from pitc.passes.lower.weight import stored
 from pitc.passes.regions.domain import Coords, Domain
@@ -31,9 +32,11 @@ from pitc.passes.regions.form import (
     Operand,
     PackedOperand,
     Packing,
+    PairsOperand,
     WholeOperand,
 )
 from pitc.passes.regions.layout import layout_of
+from pitc.passes.regions.pairs import Hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class Rewriter:
         to: What they are added to.
         detected: Detectors, by domain.
         packed: Values in packed layouts.
+        lists: Which keys queries see, by domains and hidden pairs.
         gathers: Rows of whole values that a Pack gives: the whole value, and what gathers another
             one like it.
     """
@@ -63,6 +67,7 @@ class Rewriter:
     detected: dict[Domain, Detected] = field(default_factory=dict)
     packed: dict[tuple[str, Domain, tuple[object, ...]], ir.Value] = field(default_factory=dict)
     gathers: dict[ir.Value, tuple[str, Callable[[str], ir.Value]]] = field(default_factory=dict)
+    lists: dict[tuple[object, ...], dict[str, ir.Value]] = field(default_factory=dict)
 
     @property
     def graph(self) -> Graph:
@@ -175,6 +180,8 @@ class Rewriter:
             case OffsetsOperand(domain, output):
                 at = self.detect(domain)
                 return {"live": at.live, "offsets": at.offsets, "coords": at.coords}[output]
+            case PairsOperand(queries, keys, hidden, output):
+                return self.pairs(queries, keys, hidden)[output]
             case BiasOperand(terms):
                 return self.bias(terms)
             case WholeOperand(name, shape):
@@ -185,6 +192,15 @@ class Rewriter:
             case PackedOperand(name, domain, coords, shape):
                 return self.shaped(self.in_layout(name, domain, coords), shape)
         raise AssertionError(operand)
+
+    def pairs(
+        self, queries: Domain, keys: Domain, hidden: tuple[Hidden, ...]
+    ) -> dict[str, ir.Value]:
+        """The lists of the keys that queries see, made once."""
+        key = (queries, keys, hidden)
+        if key not in self.lists:
+            self.lists[key] = pair_lists(self, queries, keys, hidden)
+        return self.lists[key]
 
     def bias(self, terms: tuple[BiasTerm, ...]) -> ir.Value:
         """The sum of the terms; a selection becomes an addition that absorbs every score."""

@@ -24,7 +24,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.expr import TensorExpr
+from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.index import ONE, Digit, bare_dim
 from pitc.ir.nodes import attribute, input_names
 from pitc.ir.plans.ops import Attention
@@ -41,6 +41,7 @@ from pitc.passes.regions.form import (
     Operand,
     PackCandidate,
     Packing,
+    PairsOperand,
     static_shape,
 )
 from pitc.passes.regions.layout import layout_of, wide
@@ -70,7 +71,8 @@ def attention(site: PackCandidate) -> Form | Refusal:
             found = _over_keys(site, keys, values)
             if isinstance(found, Form):
                 return found
-            refusal = found
+            if refusal.code is Code.AXIS_NOT_PIT or not keys.domain.lives_everywhere:
+                refusal = found
     return refusal
 
 
@@ -89,6 +91,28 @@ def row_coords(expr: TensorExpr, values: Rows) -> Coords | None:
     if len(rows) != 1 or any(c.dim >= len(expr.shape) for c in lead):
         return None
     return (*lead, Digit(rows[0], ONE, expr.shape[rows[0]]))
+
+
+def key_coords(expr: TensorExpr, shape: Shape | None) -> list[Coords]:
+    """Coordinates that all keys of a contraction's right operand may have: axes that the left one
+    has, too, the last of which may be that of heads, and the one that is summed over.
+
+    out[b, h, q, d] = sum_k p[b, h, q, k] * v[b, h, k, d]   ->   (b, k) and (b, h, k), digits of v
+    """
+    left, right = read_of(expr, 0), read_of(expr, 1)
+    if left is None or right is None or shape is None or len(expr.reduced) != 1:
+        return []
+    place = {bare_dim(p): k for k, p in enumerate(right.index) if p is not None}
+    key = place.get(len(expr.shape))
+    mine = {bare_dim(p) for p in left.index if p is not None} - {None}
+    shared = [a for a in range(len(expr.shape)) if a in mine and a in place]
+    if key is None:
+        return []
+    found = []
+    for lead in dict.fromkeys((tuple(shared[:-1]), tuple(shared))):
+        dims = [*(place[a] for a in lead), key]
+        found.append(tuple(Digit(d, ONE, shape[d]) for d in dims))
+    return found
 
 
 def _over_keys(site: PackCandidate, keys: FormContext, values: Rows) -> Form | Refusal:
@@ -219,8 +243,14 @@ def _form(
             OffsetsOperand(site.context.domain, "coords"),
             OffsetsOperand(keys.domain, "coords"),
         ]
+    hidden = tuple(scores.hidden)
+    if hidden:
+        domains = site.context.domain, keys.domain
+        outputs = ("keys", "seen_by", "tiles")
+        operands += [PairsOperand(*domains, hidden, output) for output in outputs]
     score, weight = scores.score_steps, scores.weight_steps
     plan = Attention(
+        pairs=bool(hidden),
         bias=bool(scores.bias),
         d=d,
         dv=dv,

@@ -17,7 +17,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.nodes import first_output, input_names
 from pitc.ir.refusal import Code
 from pitc.ir.sizes import ZERO_SIZES, sizes_known
-from pitc.passes.regions.attention import row_coords
+from pitc.passes.regions.attention import key_coords, row_coords
 from pitc.passes.regions.contexts import Contexts
 from pitc.passes.regions.contraction import factor_reads, packed_rows
 from pitc.passes.regions.domain import Coords, Domain, all_live
@@ -78,7 +78,7 @@ class Search:
         """A node with some packings of its first output, until one of them has a form."""
         for packing in packings:
             if node not in self.forms:
-                yield PackCandidate(context, node, expr, packing, self.contexts.of)
+                yield PackCandidate(context, node, expr, packing, self.beside)
 
     @cached_property
     def in_order(self) -> list[FormContext]:
@@ -87,7 +87,7 @@ class Search:
         for node, expr in self.free(graph.nodes):
             if expr.combine is not Combine.PRODUCT or len(node.inputs) != 2:
                 continue
-            keys = self.contexts.of(input_names(node)[-1])
+            keys = self.beside(input_names(node)[-1])
             values = (v for k in keys for v in packed_rows(k.packings, expr, node, 1))
             for coords in filter(None, (row_coords(expr, v) for v in values)):
                 extents = tuple(c.extent for c in coords)
@@ -95,6 +95,29 @@ class Search:
                     named = starts.setdefault(extents, {})
                     named.setdefault(first_output(node), []).append(coords)
         return [FormContext(graph, all_live(e), named) for e, named in starts.items()]
+
+    @cached_property
+    def all_keys(self) -> dict[str, list[FormContext]]:
+        """Domains of all keys, in their own order, of values that weights multiply."""
+        graph, starts = self.graph, dict[Shape, dict[str, list[Coords]]]()
+        for node, expr in self.free(graph.nodes):
+            if expr.combine is not Combine.PRODUCT or len(node.inputs) != 2:
+                continue
+            for coords in key_coords(expr, graph[input_names(node)[1]].shape):
+                extents = tuple(c.extent for c in coords)
+                if sizes_known(graph, extents):
+                    named = starts.setdefault(extents, {})
+                    named.setdefault(input_names(node)[1], []).append(coords)
+        found = dict[str, list[FormContext]]()
+        for extents, named in starts.items():
+            context = FormContext(graph, all_live(extents), named)
+            for name in named:
+                found.setdefault(name, []).append(context)
+        return found
+
+    def beside(self, name: str) -> list[FormContext]:
+        """Domains to which keys may belong: those with dead keys first."""
+        return [*self.contexts.of(name), *self.all_keys.get(name, ())]
 
 
 def rows_left_out(search: Search) -> Iterator[PackCandidate]:

@@ -31,6 +31,7 @@ from pitc.passes.regions.layout import (
     read_in_packed,
     uses_coordinates,
 )
+from pitc.passes.regions.pairs import Hidden, sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,31 @@ class BiasOperand:
     terms: tuple[BiasTerm, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PairsOperand:
+    """Lists of the keys that queries see: one output of what makes them.
+
+    Args:
+        queries: The domain of the queries.
+        keys: Of the keys.
+        hidden: Which pairs are not in the lists.
+        output: `keys`, `seen_by` or `tiles`.
+    """
+
+    queries: Domain
+    keys: Domain
+    hidden: tuple[Hidden, ...]
+    output: str
+
+
 Operand = (
-    BiasOperand | PackedOperand | WholeOperand | GatheredOperand | ConstantOperand | OffsetsOperand
+    PairsOperand
+    | BiasOperand
+    | PackedOperand
+    | WholeOperand
+    | GatheredOperand
+    | ConstantOperand
+    | OffsetsOperand
 )
 
 
@@ -111,6 +135,8 @@ def operand_names(operand: Operand | None) -> list[str]:
     """The values that an operand is made of, what tests of its domain look at aside."""
     if isinstance(operand, BiasOperand):
         return [term.name for term in operand.terms]
+    if isinstance(operand, PairsOperand):
+        return list(sources(operand.hidden))
     if isinstance(operand, PackedOperand | WholeOperand | GatheredOperand):
         return [operand.name]
     return []

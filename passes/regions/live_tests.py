@@ -2,14 +2,21 @@
 evaluated as `reading` plans it.
 """
 
+from collections.abc import Callable
+
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, Poly, sym, total_of
 from pitc.ir.sizes import sizes_known
+from pitc.ir.work import EXAMPLE_SIZE
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.reading import Ask, reading_of
 
 OLDEST = 9  # operator set that has what live points are computed with: Where, Expand
 LOOKS_UP = 11  # first one that has Range, and a Slice and a Gather as they are used here
+
+
+#: What unknown sizes count for where a price must hold for all of them.
+SIZE_CLASSES = (16, EXAMPLE_SIZE, 512)
 
 
 def can_compute(graph: Graph, domain: Domain) -> bool:
@@ -58,3 +65,26 @@ def bytes_touched(graph: Graph, domain: Domain) -> Poly:
     readings = [reading_of(graph, t, domain.extents) for t in domain.dead]
     points = total_of(domain.extents)
     return sum((r.touched + 3 * points for r in readings if r is not None), 2 * points)
+
+
+def tests_cost_more(graph: Graph, touched: Poly, saved: Callable[[int], int]) -> str:
+    """Why tests do not pay: at some size class they cost more than what they may save.
+
+    Args:
+        graph: The analysed graph.
+        touched: Bytes that they read and make.
+        saved: Operations that are left out at most, by what unknown sizes are.
+
+    Returns:
+        The reason; empty where they pay.
+    """
+    target = graph.target
+    price = target.flops_per_byte * target.tested_price
+    for size in SIZE_CLASSES:
+        tested = int(touched.evaluate(dict.fromkeys(touched.symbols(), size), {}))
+        if saved(size) < price * (tested - target.tested_free_bytes):
+            return (
+                f"at sizes of {size}, its tests read and make {tested} bytes to save at most "
+                f"{saved(size)} operations: under {price} per byte"
+            )
+    return ""

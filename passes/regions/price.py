@@ -12,6 +12,7 @@ And does it repay the tests that say which rows live? Regions of one domain repa
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import onnx_ir as ir
@@ -20,6 +21,7 @@ from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.nodes import first_output
+from pitc.ir.plans.ops import Attention
 from pitc.ir.work import EXAMPLE_SIZE, contracts
 from pitc.passes.regions.demand import Demand, packed_by
 from pitc.passes.regions.domain import Domain
@@ -30,12 +32,9 @@ from pitc.passes.regions.form import (
     Saves,
 )
 from pitc.passes.regions.layout import layout_of
-from pitc.passes.regions.live_tests import bytes_touched
+from pitc.passes.regions.live_tests import bytes_touched, tests_cost_more
 
 Forms = Mapping[ir.Node, Form]
-
-#: What unknown sizes count for where a price must hold for all of them.
-SIZE_CLASSES = (16, EXAMPLE_SIZE, 512)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +88,22 @@ def costly_tests(graph: Graph, forms: Forms, demand: Demand) -> dict[Domain, str
     What can be left out has to repay the bytes that the tests read and make at every size class:
     tests of pairs grow with the square of a length, products with a row mostly do not.
     """
-    target, why = graph.target, dict[Domain, str]()
-    price = target.flops_per_byte * target.tested_price
+    why = dict[Domain, str]()
     used: dict[Domain, list[Form]] = {}
     for form in (forms[n] for n in graph.nodes if n in demand.forms):
         for domain in form.domains:
             used.setdefault(domain, []).append(form)
-    for domain in (d for d in used if not d.lives_everywhere):
-        touched = bytes_touched(graph, domain)
-        for size in SIZE_CLASSES:
-            tested = int(touched.evaluate(dict.fromkeys(touched.symbols(), size), {}))
-            saved = sum(_saved_flops(graph, f, domain, size) for f in used[domain])
-            if saved < price * (tested - target.tested_free_bytes):
-                why[domain] = (
-                    f"at sizes of {size}, its tests read and make {tested} bytes to save at most "
-                    f"{saved} operations: under {price} per byte"
-                )
-                break
+    for domain, forms_of in used.items():
+        if domain.lives_everywhere:
+            continue
+        saved = partial(_saved_by_all, graph, forms_of, domain)
+        found = tests_cost_more(graph, bytes_touched(graph, domain), saved)
+        why |= {domain: found} if found else {}
     return why
+
+
+def _saved_by_all(graph: Graph, forms: Iterable[Form], domain: Domain, size: int) -> int:
+    return sum(_saved_flops(graph, form, domain, size) for form in forms)
 
 
 def _saved_flops(graph: Graph, form: Form, domain: Domain, size: int) -> int:
@@ -119,6 +116,11 @@ def _saved_flops(graph: Graph, form: Form, domain: Domain, size: int) -> int:
     out = form.packings[0]
     rows = estimated_size(out.domain.extents, size)
     return rows * _flops_of_row(graph, form, size) if form.saves is Saves.PAIRS else 0
+
+
+def pair_flops(expr: TensorExpr, size: int) -> int:
+    """Operations of both products of attention, of which this is the second, at unknown sizes."""
+    return 4 * _products(expr, enumerate(expr.shape), size)
 
 
 def nodes_downstream_of_contraction(graph: Graph, forms: Forms, demand: Demand) -> set[ir.Node]:
@@ -190,7 +192,8 @@ def _row_flops(graph: Graph, form: Form, size: int = EXAMPLE_SIZE) -> int:
     out = form.packings[0]
     if form.saves is Saves.TERMS:
         return 2 * estimated_size(graph[out.name].shape or (), size)
-    return 0 if out.domain.lives_everywhere else _flops_of_row(graph, form, size)
+    hides = isinstance(form.plan, Attention) and form.plan.pairs
+    return 0 if out.domain.lives_everywhere and not hides else _flops_of_row(graph, form, size)
 
 
 def _flops_of_row(graph: Graph, form: Form, size: int) -> int:
@@ -213,14 +216,21 @@ def _copied_flops(graph: Graph, form: Form) -> int:
 
 
 def _moved_bytes(graph: Graph, forms: Forms, demand: Demand, members: Collection[ir.Node]) -> int:
-    """Bytes per row that enter and leave a region; rows in their own order need no copy."""
+    """Bytes per row that enter and leave a region; rows in their own order need no copy.
+
+    Where nothing but pairs is left out, these rows must lie so, or they are turned.
+    """
     entering, price = dict[str, int](), graph.target.apart_price
+    only_pairs = all(d.lives_everywhere for n in members for d in forms[n].domains)
     for node in members:
         for operand in forms[node].operands:
             if isinstance(operand, GatheredOperand) or (
                 isinstance(operand, PackedOperand)
                 and packed_by(forms, graph, operand) is None
-                and not operand.domain.lives_everywhere
+                and not (
+                    operand.domain.lives_everywhere
+                    and (not only_pairs or _in_order(graph, operand))
+                )
             ):
                 row = _row_bytes(graph, operand.name, _row(graph, operand))
                 entering[operand.name] = row * (price if _lies_apart(graph, operand) else 1)
@@ -240,6 +250,14 @@ def _row(graph: Graph, operand: PackedOperand | GatheredOperand) -> Shape:
         return tuple(e for e, c in zip(shape, operand.codes, strict=True) if c == "r")
     layout = layout_of(shape, operand.coords)
     return shape if layout is None else layout.rest_shape
+
+
+def _in_order(graph: Graph, operand: PackedOperand) -> bool:
+    """True where all rows lie as they are read: coordinates are the first dimensions."""
+    layout = layout_of(graph[operand.name].shape or (), operand.coords)
+    codes = None if layout is None else layout.dim_codes()
+    order = [c for c in codes or () if c != "0"]
+    return codes is not None and order == sorted(order)
 
 
 def _lies_apart(graph: Graph, operand: PackedOperand | GatheredOperand) -> bool:

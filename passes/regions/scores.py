@@ -33,6 +33,8 @@ from pitc.passes.facts.sizes import size_bounds
 from pitc.passes.facts.softmax import spared_rows
 from pitc.passes.regions.domain import Coords, Domain
 from pitc.passes.regions.form import BiasTerm, Factor, FormContext, PackCandidate
+from pitc.passes.regions.pairs import Hidden, Sight, hidden_pairs, seen_pairs
+from pitc.passes.regions.price import pair_flops
 from pitc.passes.regions.steps import LEAST, MOST, Steps, pair_of
 from pitc.passes.rules.record import PackRule, operator_of
 
@@ -63,6 +65,7 @@ class Scores:
         score_steps: What the scores are rounded to, behind a first factor, `scale`.
         score_scale: Their factor behind that.
         steps_at: How many terms of the bias are added behind that.
+        hidden: Pairs that are left out as well: `pairs` are the others, from the softmax on.
     """
 
     name: str
@@ -82,6 +85,7 @@ class Scores:
     score_steps: Steps | None = None
     score_scale: float = 1.0
     steps_at: int = 0
+    hidden: list[Hidden] = field(default_factory=list)
     softmaxed: bool = False
     absorbs: list[ir.Node] = field(default_factory=list)
     rests_on: list[Region] = field(default_factory=list)
@@ -256,7 +260,22 @@ def _at_softmax(site: PackCandidate, keys: Domain, scores: Scores) -> Refusal | 
                 Code.NO_FACT, "a row is NaN without live keys, zero without any", scores.name
             )
     scores.no_keys_to_zero = (zero or scores.zero) and not scores.nan_to_zero
+    _hide_pairs(site, keys, scores)
     return None
+
+
+def _hide_pairs(site: PackCandidate, keys: Domain, scores: Scores) -> None:
+    """Leave out pairs whose terms of the sum are 0: the row's sum and its other terms stay."""
+    graph = site.context.graph
+    if not graph.target.lists_pairs:
+        return
+    dead = region(Region(keys.at(scores.key_coords))) or Region()
+    sight = Sight(graph, scores.query_coords, scores.key_coords)
+    found = hidden_pairs(sight, scores.name, dead, lambda size: pair_flops(site.expr, size))
+    where = [fact for fact, _ in found]
+    scores.hidden = [hidden for _, hidden in found]
+    scores.pairs = seen_pairs(scores.pairs, where)
+    scores.rests_on += where
 
 
 def _keep_keys(site: PackCandidate, scores: Scores, node: ir.Node, expr: TensorExpr) -> bool:

@@ -86,7 +86,7 @@ class KernelRequest:
                 suffix = "_res" if p["residual"] else ""
                 return f"swrite_columns_n{p['n']}_{p['activation']}{suffix}"
             case "attention":
-                found = [x for x in ("bias", "score_steps", "weight_steps") if p.get(x)]
+                found = [x for x in ("bias", "pairs", "score_steps", "weight_steps") if p.get(x)]
                 return "_".join([f"attention_d{p['d']}_v{p['dv']}", *found])
         raise ValueError(f"unknown kernel family {self.family!r}")
 

@@ -127,6 +127,7 @@ class Target:
         skips_right: Zeros of a right operand that is computed when the model runs are skipped.
         skips_channels: Convolutions leave out channels; the host chooses.
         reads_relu: Kernels over a sparse left operand can read max(a, 0) for a.
+        lists_pairs: Attention can leave out pairs of a query and a key.
         rounds_attention: Attention can round its scores and weights to steps.
         panel_width: Columns of a panel of a stored weight.
         turned_columns: Columns that a kernel over a sparse right operand computes in one call.
@@ -159,6 +160,7 @@ class Target:
     skips_right: bool = True
     skips_channels: bool = True
     reads_relu: bool = True
+    lists_pairs: bool = True
     rounds_attention: bool = True
     pads_bias: bool = False
     panel_width: int = PANEL_WIDTH
@@ -186,6 +188,7 @@ CUDA = Target(
     skips_right=False,
     skips_channels=False,
     reads_relu=False,
+    lists_pairs=False,
     rounds_attention=False,
     pads_bias=True,
 )

@@ -32,7 +32,7 @@ from pitc.ir.target import CPU
 from pitc.passes.facts import fill
 from pitc.passes.facts.derive import derive
 from pitc.passes.regions import domain
-from pitc.passes.regions.price import SIZE_CLASSES
+from pitc.passes.regions.live_tests import SIZE_CLASSES
 from pitc.passes.rules.constants import evaluate_constants
 from pitc.passes.rules.record import OPERATORS as RECORDS
 from pitc.passes.rules.record import always

@@ -36,6 +36,7 @@ EXTENT = Whole(1, 1 << 24)
 COUNT = Whole(0, 1 << 62)
 HEADS, HEAD = Whole(1, 1 << 16), Whole(0, 1 << 16)
 STEPS = Whole(0, (1 << 16) - 1)
+TESTS = Whole(0, 6)
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu")
 Table = tuple[tuple[str, tuple[int, ...]], ...]
 """Lines of prices: keys and numbers."""
@@ -44,7 +45,7 @@ Limits = Mapping[str, Mapping[str, str]]
 Kernels = tuple[tuple[str, str], ...]
 """Symbols of kernels, each behind what it is for."""
 
-ANY, OWN, FLOAT32, INT32 = "any", "own", "float32", "int32"
+ANY, OWN, FLOAT32, INT32, INT64 = "any", "own", "float32", "int32", "int64"
 """Types of operands: anything, that of the plan's `dtype`, or a type by name."""
 
 
@@ -275,6 +276,44 @@ class Contract(KernelPlan):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs(Plan):
+    """Which queries see which keys: for each 32 queries the keys that one of them sees.
+
+    A pair is hidden where all tests of a region hold. Tests are numbered: of positions first, then
+    of keys, of queries and of pairs.
+
+    Args:
+        rank: Coordinates of a query, and of a key; the last one is its position.
+        positions: Tests `x * query + y * key + z >= 0`, rows of `positions`.
+        keys: Tests that hold at a key: not where `key_flags` are not 0.
+        queries: At a query.
+        pairs: At a pair.
+        regions: Of each region, the tests as bits.
+    """
+
+    op = "pairs"
+    machines = ("cpu",)
+    all_operands = (
+        Operand("q_offsets", INT32),
+        Operand("k_offsets", INT32),
+        Operand("q_coords", INT32),
+        Operand("k_coords", INT32),
+        Operand("position_tests", INT64, ("positions",)),
+        Operand("key_flags", ANY, ("keys",)),
+        Operand("query_flags", ANY, ("queries",)),
+        Operand("pair_flags", ANY, ("pairs",)),
+    )
+    outputs = 3
+
+    rank: Annotated[int, Whole(1, 4)]
+    positions: Annotated[int, TESTS]
+    keys: Annotated[int, TESTS]
+    queries: Annotated[int, TESTS]
+    pairs: Annotated[int, TESTS]
+    regions: Annotated[tuple[int, ...], Listed(Whole(1, (1 << 4 * TESTS.most) - 1))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attention(KernelPlan):
     """Softmax over the live keys of each sequence, and the sum of values by it: kernel `attention`.
 
@@ -284,6 +323,7 @@ class Attention(KernelPlan):
         heads: How many.
         scale: Of scores.
         bias: Scores have one.
+        pairs: Queries see the keys that lists say.
         nan_to_zero: A row whose softmax is NaN is 0.
         no_keys_to_zero: A row without keys is.
         q_head: The first head of queries in their buffer.
@@ -301,7 +341,7 @@ class Attention(KernelPlan):
     op = "attention"
     only: ClassVar[Limits] = {
         "cpu": {"dtype": "float32"},
-        "cuda": {"whole": "0", "score_step": "", "weight_step": ""},
+        "cuda": {"pairs": "0", "whole": "0", "score_step": "", "weight_step": ""},
     }
     together = (
         ("score_step", "score_scale", "score_below", "score_above"),
@@ -317,6 +357,9 @@ class Attention(KernelPlan):
         Operand("q_coords", INT32, ("bias",)),
         Operand("k_coords", INT32, ("bias", "whole")),
         Operand("live", ANY, ("whole",)),
+        Operand("keys", INT32, ("pairs",)),
+        Operand("seen_by", INT32, ("pairs",)),
+        Operand("tiles", INT32, ("pairs",)),
     )
 
     d: Annotated[int, EXTENT]
@@ -326,6 +369,7 @@ class Attention(KernelPlan):
     bias: Annotated[bool, Flag()]
     nan_to_zero: Annotated[bool, Flag()]
     no_keys_to_zero: Annotated[bool, Flag()]
+    pairs: Annotated[bool, Flag()] = False
     q_head: Annotated[int, HEAD] = 0
     k_head: Annotated[int, HEAD] = 0
     v_head: Annotated[int, HEAD] = 0
@@ -426,7 +470,8 @@ def _step(number: int, lines: Mapping[str, str], library: str) -> Step:
 
 
 OPS: Mapping[str, type[Plan]] = {
-    kind.op: kind for kind in (Detect, Pack, Unpack, Contract, Attention, ChooseChannels, Region)
+    kind.op: kind
+    for kind in (Detect, Pack, Unpack, Contract, Pairs, Attention, ChooseChannels, Region)
 }
 """Every operation, by name."""
 

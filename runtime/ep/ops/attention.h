@@ -34,6 +34,39 @@ struct BiasExtents {
 };
 BiasExtents CheckBias(const AttentionPlan& plan, const Tensor& bias, int64_t sequences);
 
+// Which keys each kListedQueries queries of a sequence see.
+struct PairLists {
+  const int32_t *keys, *seen_by;  // rows of keys, and bits of queries
+  const int32_t* tiles;           // of each tile its first entry and how many, or -1: all keys
+  const int64_t* first_tile;      // of each sequence
+  int64_t entries;
+};
+
+// Reads the lists and holds them to the keys that there are.
+template <class Run, class Input>
+PairLists ReadPairs(const Run& run, const AttentionPlan::Inputs& in, const Input& all,
+                    Arena::Scope& scratch) {
+  const auto keys = run.Int32Input(in.keys, "keys", {-1});
+  const int64_t entries = keys.shape.dims[0];
+  const auto seen_by = run.Int32Input(in.seen_by, "seen_by", {entries});
+  auto* const first = scratch.Array<int64_t>(all.sequences + 1);
+  first[0] = 0;
+  for (int64_t s = 0; s < all.sequences; ++s)
+    first[s + 1] =
+        first[s] + Blocks{all.q_offsets[s + 1] - all.q_offsets[s], kListedQueries}.Count();
+  const int64_t count = first[all.sequences];
+  const auto tiles = run.Int32Input(in.tiles, "tiles", {count, 2});
+  const PairLists pairs{run.Copy(keys, entries, scratch), run.Copy(seen_by, entries, scratch),
+                        run.Copy(tiles, 2 * count, scratch), first, entries};
+  CheckBelow(pairs.keys, entries, all.k_heads.rows, "keys");
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t begin = pairs.tiles[2 * i], listed = pairs.tiles[2 * i + 1];
+    if (begin < 0 || listed < -1 || begin + listed > entries)
+      Fail("expected tiles within ", entries, " keys, got ", begin, ", ", listed, " in row ", i);
+  }
+  return pairs;
+}
+
 // The inputs before the output is made; the tensors are where `Input` says, the lists the host's.
 template <class Input>
 struct AttentionOperands {
@@ -44,6 +77,7 @@ struct AttentionOperands {
   BiasExtents bias_extents;  // if the plan has one, as `query_positions`
   const int32_t* query_positions = nullptr;
   const int32_t* key_positions = nullptr;  // if it has one, or keys and values are whole
+  PairLists pairs;                         // if the plan has some
 };
 
 // The last coordinate, below an extent; one of 1 takes any, and -1 is checked by the caller.
@@ -106,6 +140,7 @@ auto ReadAttention(const Run& run, const AttentionPlan& plan, Arena::Scope& scra
     CheckBelow(all.key_positions, keys, positions, "k_coords");
     CheckPositions(all.k, positions, run.MaskInput(in.live, "live"));
   }
+  if (plan.pairs) all.pairs = ReadPairs(run, in, all, scratch);
   Product({queries, plan.heads, plan.dv}, "the output");
   return all;
 }

@@ -33,7 +33,8 @@ const float* GatheredRows(const float* rows, const int32_t* list, int64_t n, int
 
 class Attention final : public Operation {
  public:
-  Attention(const AttentionPlan& plan, Kernel kernel) : plan_(plan), kernel_(std::move(kernel)) {}
+  Attention(const AttentionPlan& plan, Kernel kernel, Kernel listed)
+      : plan_(plan), kernel_(std::move(kernel)), listed_(std::move(listed)) {}
   int InputCount() const override { return plan_.Places().count; }
   int OutputCount() const override { return AttentionPlan::kOutputs; }
 
@@ -41,14 +42,13 @@ class Attention final : public Operation {
     Arena::Scope scratch;
     const auto in = ReadAttention(run, plan_, scratch);
     const HeadExtents& q = in.q_heads;
-    const BiasExtents& bias = in.bias_extents;
     auto* out =
         static_cast<float*>(run.Output(0, {q.rows, plan_.heads, plan_.dv}, sizeof(float), scratch));
     if (q.rows == 0) return;
 
     const AttentionSplit split(in.q_offsets, in.sequences, plan_.heads,
                                scratch.Array<int64_t>(in.sequences + 1));
-    const double flops = Flops(in.q_offsets, in.k_offsets, in.sequences);
+    const double flops = Flops(in);
     const auto count = static_cast<double>(split.Count());
     const Blocks groups =
         EvenBlocks(split.Count(), static_cast<int64_t>(std::ceil(kTaskFlops * count / flops)), 1);
@@ -57,32 +57,65 @@ class Attention final : public Operation {
         const AttentionSplit::Part part = split.At(task);
         Arena::Scope gathered;
         const Keys keys = KeysOf(in, part.sequence, part.head, gathered);
-        const bool to_zero = plan_.nan_to_zero || (plan_.no_keys_to_zero && keys.begin == keys.end);
-        KernelCall call;
-        call.Floats(in.q.data, {q.rows, q.heads, q.size});
-        call.Floats(keys.k, {keys.rows, keys.k_heads, plan_.d});
-        call.Floats(keys.v, {keys.rows, keys.v_heads, plan_.dv});
-        if (plan_.bias) {
-          call.Floats(in.bias.data, {bias.elements}).Int32s(in.query_positions, {q.rows});
-          call.Int32s(keys.positions, {keys.rows});
+        if (!plan_.pairs) {
+          Call(in, part, keys, {part.query_begin, part.query_end, kAllKeys, 0}, out);
+          continue;
         }
-        call.Floats(out, {q.rows, plan_.heads, plan_.dv});
-        AddScale(&call);
-        call.Int(to_zero);
-        call.Int(plan_.q_head + part.head).Int(keys.k_head).Int(keys.v_head).Int(part.head);
-        call.Int(part.query_begin).Int(part.query_end);
-        call.Int(keys.begin).Int(keys.end);
-        if (plan_.bias) {
-          call.Int(part.sequence * bias.sequence + part.head * bias.head)
-              .Int(bias.query)
-              .Int(bias.key);
+        const int64_t first = in.q_offsets[part.sequence];
+        for (int64_t q = part.query_begin; q < part.query_end; q += kListedQueries) {
+          const int64_t tile =
+              in.pairs.first_tile[part.sequence] + (q - first) / kListedQueries;
+          const int32_t* const list = in.pairs.tiles + 2 * tile;
+          Call(in, part, keys,
+               {q, std::min(q + kListedQueries, part.query_end), list[1], list[0]}, out);
         }
-        call.Run(kernel_);
       }
     });
   }
 
  private:
+  static constexpr int32_t kAllKeys = -1;
+
+  // Some queries, and the keys that they see: so many entries of the lists, or all.
+  struct Queries {
+    int64_t begin, end;
+    int32_t listed, first_entry;
+  };
+
+  void Call(const AttentionOperands<Tensor>& in, const AttentionSplit::Part& part, const Keys& keys,
+            const Queries& queries, float* out) const {
+    const HeadExtents& q = in.q_heads;
+    const BiasExtents& bias = in.bias_extents;
+    const bool listed = queries.listed != kAllKeys;
+    const bool to_zero = plan_.nan_to_zero || (plan_.no_keys_to_zero && keys.begin == keys.end);
+    KernelCall call;
+    call.Floats(in.q.data, {q.rows, q.heads, q.size});
+    call.Floats(keys.k, {keys.rows, keys.k_heads, plan_.d});
+    call.Floats(keys.v, {keys.rows, keys.v_heads, plan_.dv});
+    if (plan_.bias) {
+      call.Floats(in.bias.data, {bias.elements}).Int32s(in.query_positions, {q.rows});
+      call.Int32s(keys.positions, {keys.rows});
+    }
+    if (listed)
+      call.Int32s(in.pairs.keys, {in.pairs.entries}).Int32s(in.pairs.seen_by, {in.pairs.entries});
+    call.Floats(out, {q.rows, plan_.heads, plan_.dv});
+    AddScale(&call);
+    call.Int(to_zero);
+    call.Int(plan_.q_head + part.head).Int(keys.k_head).Int(keys.v_head).Int(part.head);
+    call.Int(queries.begin).Int(queries.end);
+    if (listed) {
+      call.Int(queries.first_entry).Int(int64_t{queries.first_entry} + queries.listed);
+    } else {
+      call.Int(keys.begin).Int(keys.end);
+    }
+    if (plan_.bias) {
+      call.Int(part.sequence * bias.sequence + part.head * bias.head)
+          .Int(bias.query)
+          .Int(bias.key);
+    }
+    call.Run(listed ? listed_ : kernel_);
+  }
+
   // Rounded scores come in steps, and leave them again.
   void AddScale(KernelCall* call) const {
     call->Float(plan_.score_step ? plan_.scale / *plan_.score_step : plan_.scale);
@@ -125,24 +158,32 @@ class Attention final : public Operation {
     return {k, v, list, n, 1, 1, 0, 0, 0, n};
   }
 
-  double Flops(const int32_t* q_offsets, const int32_t* k_offsets, int64_t sequences) const {
+  double Flops(const AttentionOperands<Tensor>& in) const {
     double pairs = 0;
-    for (int64_t s = 0; s < sequences; ++s) {
-      const double queries = q_offsets[s + 1] - q_offsets[s],
-                   keys = k_offsets[s + 1] - k_offsets[s];
-      pairs += queries * (keys + 1);  // a query without keys still writes its row
+    for (int64_t s = 0; s < in.sequences; ++s) {
+      const double queries = in.q_offsets[s + 1] - in.q_offsets[s],
+                   keys = in.k_offsets[s + 1] - in.k_offsets[s];
+      pairs += queries;  // one without keys still writes its row
+      if (!plan_.pairs) {
+        pairs += queries * keys;
+        continue;
+      }
+      for (int64_t tile = in.pairs.first_tile[s]; tile < in.pairs.first_tile[s + 1]; ++tile) {
+        const int32_t listed = in.pairs.tiles[2 * tile + 1];
+        pairs += kListedQueries * (listed == kAllKeys ? keys : static_cast<double>(listed));
+      }
     }
     return pairs * static_cast<double>(2 * plan_.heads * (plan_.d + plan_.dv));
   }
 
   const AttentionPlan plan_;
-  const Kernel kernel_;
+  const Kernel kernel_, listed_;
 };
 
 }  // namespace
 
-std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel) {
-  return std::make_unique<Attention>(plan, std::move(kernel));
+std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel, Kernel listed) {
+  return std::make_unique<Attention>(plan, std::move(kernel), std::move(listed));
 }
 
 }  // namespace pitc

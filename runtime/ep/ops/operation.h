@@ -30,7 +30,9 @@ std::unique_ptr<Operation> MakeContract(const ContractPlan& plan, Kernel inner,
 std::unique_ptr<Operation> MakeSampled(const ContractPlan& plan, const CostTable& costs,
                                        const Primitives& simd, ContractionKernels kernels,
                                        SelectorOptions options);
-std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel);
+std::unique_ptr<Operation> MakePairs(const PairsPlan& plan, const Primitives& simd);
+// `listed`: the kernel over lists, if the plan has pairs.
+std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel, Kernel listed);
 // `trace` may be null. `dense`: never choose few channels.
 std::unique_ptr<Operation> MakeChooseChannels(const ChannelsPlan& plan,
                                               std::shared_ptr<Trace> trace, bool dense);

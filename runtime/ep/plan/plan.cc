@@ -45,6 +45,13 @@ AttentionPlan ReadAttention(Fields& in) {
   return p;
 }
 
+PairsPlan ReadPairs(Fields& in) {
+  PairsPlan p = PairsPlan::Read(in);
+  const int64_t tests = p.positions + p.keys + p.queries + p.pairs;
+  for (const int64_t region : p.regions) Require(region >> tests == 0, "regions of its tests");
+  return p;
+}
+
 ChannelsPlan ReadChannels(Fields& in) {
   ChooseChannelsPlan read = ChooseChannelsPlan::Read(in);
   const size_t count = read.nodes.size();
@@ -181,6 +188,8 @@ Plan ParsePlan(std::string_view text, Machine machine) {
     plan.body = DetectPlan::Read(in);
   } else if (plan.op == "choose_channels") {
     plan.body = ReadChannels(in);
+  } else if (plan.op == "pairs") {
+    plan.body = ReadPairs(in);
   } else {
     plan.kernels = in.Kernels("kernels");
     plan.library = in.FileName("library");

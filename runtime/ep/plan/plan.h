@@ -53,6 +53,9 @@ struct ChannelsPlan {
   int64_t budget, work;   // what pays at most, and all there is
 };
 
+// Queries whose keys are one list (`codegen/families/attention.py`).
+constexpr int64_t kListedQueries = 32;
+
 struct RegionStep {
   ContractPlan plan;
   KernelNames kernels;
@@ -71,7 +74,9 @@ struct Plan {
   KernelNames kernels;   // without CPU level or tile
   std::string library;   // bare file name in the model's folder; empty where there is none
   std::string identity;  // of that library
-  std::variant<DetectPlan, MovePlan, ContractPlan, AttentionPlan, ChannelsPlan, RegionPlan> body;
+  std::variant<DetectPlan, MovePlan, ContractPlan, PairsPlan, AttentionPlan, ChannelsPlan,
+               RegionPlan>
+      body;
 };
 
 // Throws Failure when the text is not exactly a plan for the machine: version, keys, values, and

@@ -167,13 +167,15 @@ std::vector<std::shared_ptr<const Constant>> Ep::KeepConstants(const OrtGraph* g
 std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string& name,
                                              const OrtGraph* graph) const {
   if (auto* detect = std::get_if<DetectPlan>(&plan.body)) return MakeDetect(*detect, simd_);
+  if (auto* pairs = std::get_if<PairsPlan>(&plan.body)) return MakePairs(*pairs, simd_);
   if (auto* choose = std::get_if<ChannelsPlan>(&plan.body))
     return MakeChooseChannels(*choose, trace_, variant_ == Variant::kDense);
   const auto load = [&](const char* role) {
     return LoadKernel(plan, plan.kernels.Of(role), graph);
   };
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body))
-    return MakeAttention(*attention, load("attention"));
+    return MakeAttention(*attention, load("attention"),
+                         attention->pairs ? load("pairs") : Kernel{});
   if (auto* move = std::get_if<MovePlan>(&plan.body))
     return move->unpack ? MakeUnpack(*move, load("move")) : MakePack(*move, load("move"));
 

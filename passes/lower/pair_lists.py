@@ -1,0 +1,83 @@
+"""The node that lists which keys queries see, and what it reads.
+
+    hidden: k - q - 1 >= 0                          Pairs(positions=1, regions=1)(.., [[-1, 1, -1]])
+    hidden: q - k - w >= 0 and mask[b, q] != 0      Pairs(positions=1, queries=1, regions=3)(..)
+
+Flags say where tests do *not* all hold, as a live mask does.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.index import Poly
+from pitc.ir.plans.ops import Pairs
+from pitc.passes.lower.live import live_points
+from pitc.passes.regions.domain import Domain
+from pitc.passes.regions.pairs import Hidden, numbered_tests
+
+if TYPE_CHECKING:
+    from pitc.passes.lower.rewrite import Rewriter
+
+
+def pair_lists(
+    to: "Rewriter", queries: Domain, keys: Domain, hidden: Sequence[Hidden]
+) -> dict[str, ir.Value]:
+    """Add the node.
+
+    Args:
+        to: Makes nodes.
+        queries: The domain of the queries.
+        keys: Of the keys.
+        hidden: The pairs that are in no list.
+
+    Returns:
+        Its outputs, by name.
+    """
+    build, tests = to.build, numbered_tests(hidden)
+    at, key_at = to.detect(queries), to.detect(keys)
+    inputs = [at.offsets, key_at.offsets, at.coords, key_at.coords]
+    if tests["positions"]:
+        lines = (p for p in tests["positions"] if isinstance(p, Poly))
+        numbers = [x for p in lines for x in _line(to, p)]
+        inputs.append(build.reshape(build.concat(numbers), [len(tests["positions"]), 3]))
+    for kind in ("keys", "queries", "pairs"):
+        domains = (d for d in tests[kind] if isinstance(d, Domain))
+        rows = [build.unsqueeze(live_points(build, to.graph, d), 0) for d in domains]
+        if rows:
+            inputs.append(rows[0] if len(rows) == 1 else build.op("Concat", rows, axis=0))
+    first, starts = 0, dict[str, int]()
+    for kind, found in tests.items():
+        starts[kind], first = first, first + len(found)
+    regions = tuple(
+        sum(1 << starts["positions"] + tests["positions"][p] for p in each.positions)
+        + sum(1 << starts[kind] + tests[kind][domain] for kind, domain in each.points)
+        for each in hidden
+    )
+    plan = Pairs(
+        rank=max(queries.rank, 1), regions=regions, **{k: len(t) for k, t in tests.items()}
+    )
+    many, tiles = (
+        build.symbol(f"{what}_{len(to.lists)}") for what in ("listed_keys", "query_tiles")
+    )
+    dims: dict[str, list[int | str | None]] = {
+        "keys": [many],
+        "seen_by": [many],
+        "tiles": [tiles, 2],
+    }
+    name = min((s for each in hidden for s in each.sources), default="positions")
+    outputs = [(output, ir.DataType.INT32, size) for output, size in dims.items()]
+    return dict(zip(dims, build.kernel(plan, inputs, outputs, name), strict=True))
+
+
+def _line(to: "Rewriter", line: Poly) -> list[ir.Value]:
+    """The factor of the query's position, of the key's, and what is added, each int64 [1]."""
+    build, factors, rest = to.build, [0, 0], line
+    for monomial, factor in line.terms.items():
+        for digit in Poly({monomial: factor}).digits():
+            factors[digit.dim] = factor
+            rest = rest - Poly({monomial: factor})
+    numbers = [build.constant(np.array([x], np.int64)) for x in factors]
+    return [*numbers, build.size(rest)]
