@@ -138,6 +138,56 @@ inline std::vector<OrtValue> MakeRightInputs(const ContractPlan& plan, Random& r
   return inputs;
 }
 
+// Random lists of the keys that queries of a domain see.
+inline std::vector<OrtValue> MakePairLists(Random& random, const RandomDomain& domain) {
+  std::vector<int32_t> keys, seen_by, tiles;
+  for (size_t s = 0; s + 1 < domain.offsets.size(); ++s) {
+    const int32_t begin = domain.offsets[s], end = domain.offsets[s + 1];
+    for (int32_t q = begin; q < end; q += static_cast<int32_t>(kListedQueries)) {
+      tiles.push_back(static_cast<int32_t>(keys.size()));
+      const bool all = random.Below(4) == 0;
+      for (int32_t k = begin; k < end && !all; ++k) {
+        if (random.Below(2)) continue;
+        keys.push_back(k);
+        seen_by.push_back(static_cast<int32_t>(random.Next()));
+      }
+      tiles.push_back(all ? -1 : static_cast<int32_t>(keys.size()) - tiles.back());
+    }
+  }
+  const auto entries = static_cast<int64_t>(keys.size()),
+             pairs = static_cast<int64_t>(tiles.size());
+  return {OrtValue::Of(kInt32Type, {entries}, keys), OrtValue::Of(kInt32Type, {entries}, seen_by),
+          OrtValue::Of(kInt32Type, {pairs / 2, 2}, tiles)};
+}
+
+// What tests of a domain's pairs look at.
+inline std::vector<OrtValue> MakePairTests(const PairsPlan& plan, Random& random,
+                                           const RandomDomain& domain) {
+  std::vector<OrtValue> inputs{domain.Offsets(), domain.Offsets(), domain.Coords(),
+                               domain.Coords()};
+  if (plan.positions) {
+    std::vector<int64_t> numbers;
+    for (int64_t i = 0; i < 3 * plan.positions; ++i) numbers.push_back(random.Below(9) - 4);
+    inputs.push_back(
+        OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, {plan.positions, 3}, numbers));
+  }
+  const auto flags = [&](int64_t tests, int sides) {
+    if (tests == 0) return;
+    std::vector<int64_t> dims = domain.extents;
+    dims.insert(dims.begin(), tests);
+    if (sides == 2) dims.push_back(domain.extents.back());
+    int64_t count = 1;
+    for (const int64_t dim : dims) count *= dim;
+    std::vector<uint8_t> live;
+    for (int64_t i = 0; i < count; ++i) live.push_back(random.Below(2) != 0);
+    inputs.push_back(OrtValue::Of(kBoolType, dims, live));
+  };
+  flags(plan.keys, 1);
+  flags(plan.queries, 1);
+  flags(plan.pairs, 2);
+  return inputs;
+}
+
 // Of a plan with more the inputs do not fit: flags are not worth the memory.
 constexpr int64_t kMostFlags = 1 << 12;
 
@@ -171,6 +221,12 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
   }
   if (auto* choose = std::get_if<ChannelsPlan>(&plan.body))
     return {SparseFloats(random, {std::min<int64_t>(choose->flags, kMostFlags)})};
+  if (auto* pairs = std::get_if<PairsPlan>(&plan.body)) {
+    std::vector<int64_t> extents;
+    for (int64_t d = 0; d < pairs->rank; ++d)
+      extents.push_back(1 + random.Below(d + 1 < pairs->rank ? 3 : most));
+    return MakePairTests(*pairs, random, RandomDomain(random, extents));
+  }
   const RandomDomain domain(random, {1 + random.Below(3), 1 + random.Below(most)});
   if (const ContractPlan* p = ContractOf(plan)) {
     if (p->right != ContractPlan::kPanels)
@@ -205,6 +261,9 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     inputs.push_back(domain.Coords());
     inputs.push_back(domain.Coords());
   }
+  if (a.pairs) {
+    for (OrtValue& list : MakePairLists(random, domain)) inputs.push_back(std::move(list));
+  }
   return inputs;
 }
 
@@ -214,12 +273,15 @@ inline int InputCount(const Plan& plan) {
     return 2 + p->inner.has_value() + p->inner_bias + (p->factor > 0) + p->tiles + p->bias +
            p->residual + 2 * (p->gather || p->scatter);
   }
-  if (auto* attention = std::get_if<AttentionPlan>(&plan.body)) return attention->bias ? 8 : 5;
+  if (auto* attention = std::get_if<AttentionPlan>(&plan.body)) return attention->Places().count;
+  if (auto* pairs = std::get_if<PairsPlan>(&plan.body)) return pairs->Places().count;
   if (auto* detect = std::get_if<DetectPlan>(&plan.body)) return detect->padding ? 2 : 1;
   return plan.op == "choose_channels" ? 1 : 4;
 }
 
-inline int OutputCount(const Plan& plan) { return plan.op == "detect" ? 3 : 1; }
+inline int OutputCount(const Plan& plan) {
+  return plan.op == "detect" || plan.op == "pairs" ? 3 : 1;
+}
 
 // A plan of the fuzzers' seeds, and its sessions.
 struct PlanCase {

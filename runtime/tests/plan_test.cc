@@ -27,7 +27,7 @@ constexpr const char* kGemm =
 constexpr const char* kAttention =
     "pitc-plan 6\nbias=0\nd=8\ndtype=float32\ndv=3\nheads=2\nidentity=1/x\nk_head=2\n"
     "kernels=attention:attention_d8_v3\nlibrary=kernels.so\nnan_to_zero=1\nno_keys_to_zero=0\n"
-    "op=attention\nq_head=0\nscale=-0x1.8p-3\nv_head=4\nwhole=0\n";
+    "op=attention\npairs=0\nq_head=0\nscale=-0x1.8p-3\nv_head=4\nwhole=0\n";
 constexpr const char* kPack =
     "pitc-plan 6\ndims=c0,r,c1,0,r\ndtype=int32\nidentity=1/x\nkernels=move:pack_b4\n"
     "library=k.so\nop=pack\n";

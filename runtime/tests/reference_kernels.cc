@@ -183,12 +183,14 @@ double Rounded(double x, double low, double high) {
 }
 
 int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_bias,
-              bool score_steps = false, bool weight_steps = false) {
+              bool pairs = false, bool score_steps = false, bool weight_steps = false) {
   Args args(raw, count);
   const Tensor *q = args.Floats(3), *k = args.Floats(3), *v = args.Floats(3);
   const Tensor* bias = has_bias ? args.Floats(1) : nullptr;
   const Tensor* q_positions = has_bias ? args.Int32s(1) : nullptr;
   const Tensor* k_positions = has_bias ? args.Int32s(1) : nullptr;
+  const Tensor* listed = pairs ? args.Int32s(1) : nullptr;
+  const Tensor* seen_by = pairs ? args.Int32s(1) : nullptr;
   const Tensor* out = args.Floats(3);
   const auto scale = static_cast<float>(args.Float());
   const double low = score_steps ? args.Float() : 0, high = score_steps ? args.Float() : 0,
@@ -206,13 +208,16 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
   args.Demand(
       0 <= q0 && q0 < q1 && q1 <= q->shape[0] && q1 - q0 <= 128 && out->shape[0] == q->shape[0],
       "queries");
-  args.Demand(0 <= k0 && k0 <= k1 && k1 <= k->shape[0] && v->shape[0] == k->shape[0], "keys");
+  args.Demand(0 <= k0 && k0 <= k1 && k1 <= (pairs ? listed : k)->shape[0], "keys");
+  args.Demand(v->shape[0] == k->shape[0], "values");
+  args.Demand(!pairs || (q1 - q0 <= 32 && listed->shape[0] == seen_by->shape[0]), "lists");
   args.Demand(hq < q->shape[1] && hk < k->shape[1] && hv < v->shape[1] && ho < out->shape[1],
               "heads");
   if (!args.Good()) return -1;
   auto row = [](const Tensor* t, int64_t i, int64_t head) {
     return Data<float>(t) + (i * t->shape[1] + head) * t->shape[2];
   };
+  auto key = [&](int64_t entry) { return pairs ? Data<int32_t>(listed)[entry] : entry; };
   auto* scores = static_cast<double*>(__TVMBackendAllocWorkspace(
       1, 0, static_cast<uint64_t>(k1 - k0) * sizeof(double), pitc::tvm::kFloatCode, 64));
   if (!scores) return Refuse("no workspace", count);
@@ -221,16 +226,18 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
     for (int64_t j = k0; j < k1; ++j) {
       double score = 0;
       for (int d = 0; d < size; ++d)
-        score += static_cast<double>(row(q, i, hq)[d]) * row(k, j, hk)[d];
+        score += static_cast<double>(row(q, i, hq)[d]) * row(k, key(j), hk)[d];
       score *= scale;
       if (score_steps) score = Rounded(score, low, high) * unit;
       if (has_bias) {
         int64_t at = base + Data<int32_t>(q_positions)[i] * q_stride +
-                     Data<int32_t>(k_positions)[j] * k_stride;
+                     Data<int32_t>(k_positions)[key(j)] * k_stride;
         if (at < 0 || at >= bias->shape[0])
           return Refuse("bias index", 3);  // the workspace is left behind on purpose
         score += Data<float>(bias)[at];
       }
+      if (pairs && !(Data<int32_t>(seen_by)[j] >> (i - q0) & 1))
+        score = -std::numeric_limits<double>::infinity();
       scores[j - k0] = score;
       most = std::max(most, score);
     }
@@ -243,7 +250,7 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
     }
     for (int d = 0; d < value_size; ++d) {
       double value = 0;
-      for (int64_t j = k0; j < k1; ++j) value += scores[j - k0] * row(v, j, hv)[d];
+      for (int64_t j = k0; j < k1; ++j) value += scores[j - k0] * row(v, key(j), hv)[d];
       value /= sum;
       row(out, i, ho)[d] = nan_to_zero && undefined ? 0.0f : static_cast<float>(value);
     }
@@ -286,14 +293,16 @@ EXPORT const char* pitc_kernel_last_error() { return pitc::test::error_text; }
   STORED_AT(k, n, activation, false, , nk)    \
   STORED_AT(k, n, activation, true, _res, kn) \
   STORED_AT(k, n, activation, true, _res, nk)
-#define ATTENTION_OF(name, d, dv, bias)                            \
-  KERNEL(name, Attention, d, dv, bias)                             \
-  KERNEL(name##_score_steps, Attention, d, dv, bias, true)         \
-  KERNEL(name##_weight_steps, Attention, d, dv, bias, false, true) \
-  KERNEL(name##_score_steps_weight_steps, Attention, d, dv, bias, true, true)
-#define ATTENTION(d, dv)                             \
-  ATTENTION_OF(attention_d##d##_v##dv, d, dv, false) \
-  ATTENTION_OF(attention_d##d##_v##dv##_bias, d, dv, true)
+#define ATTENTION_OF(name, d, dv, bias, pairs)                            \
+  KERNEL(name, Attention, d, dv, bias, pairs)                             \
+  KERNEL(name##_score_steps, Attention, d, dv, bias, pairs, true)         \
+  KERNEL(name##_weight_steps, Attention, d, dv, bias, pairs, false, true) \
+  KERNEL(name##_score_steps_weight_steps, Attention, d, dv, bias, pairs, true, true)
+#define ATTENTION(d, dv)                                           \
+  ATTENTION_OF(attention_d##d##_v##dv, d, dv, false, false)        \
+  ATTENTION_OF(attention_d##d##_v##dv##_bias, d, dv, true, false)  \
+  ATTENTION_OF(attention_d##d##_v##dv##_pairs, d, dv, false, true) \
+  ATTENTION_OF(attention_d##d##_v##dv##_bias_pairs, d, dv, true, true)
 
 KERNEL(pack_b4, Move, 32, false)
 KERNEL(pack_b1, Move, 8, false)

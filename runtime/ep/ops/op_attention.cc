@@ -63,11 +63,10 @@ class Attention final : public Operation {
         }
         const int64_t first = in.q_offsets[part.sequence];
         for (int64_t q = part.query_begin; q < part.query_end; q += kListedQueries) {
-          const int64_t tile =
-              in.pairs.first_tile[part.sequence] + (q - first) / kListedQueries;
+          const int64_t tile = in.pairs.first_tile[part.sequence] + (q - first) / kListedQueries;
           const int32_t* const list = in.pairs.tiles + 2 * tile;
-          Call(in, part, keys,
-               {q, std::min(q + kListedQueries, part.query_end), list[1], list[0]}, out);
+          Call(in, part, keys, {q, std::min(q + kListedQueries, part.query_end), list[1], list[0]},
+               out);
         }
       }
     });
@@ -109,9 +108,7 @@ class Attention final : public Operation {
       call.Int(keys.begin).Int(keys.end);
     }
     if (plan_.bias) {
-      call.Int(part.sequence * bias.sequence + part.head * bias.head)
-          .Int(bias.query)
-          .Int(bias.key);
+      call.Int(part.sequence * bias.sequence + part.head * bias.head).Int(bias.query).Int(bias.key);
     }
     call.Run(listed ? listed_ : kernel_);
   }

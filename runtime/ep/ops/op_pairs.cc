@@ -14,7 +14,8 @@ namespace pitc {
 namespace {
 
 constexpr int64_t kChunk = 64;  // keys that are looked at together
-constexpr double kPairFlops = 0.1;
+constexpr int64_t kBlockFlags = int64_t{1} << 16, kSerialFlags = int64_t{1} << 18;
+constexpr double kPairFlops = 5;  // what looking at a pair takes as long as
 constexpr int64_t kMostFactor = 1 << 20, kMostConstant = int64_t{1} << 60;
 using Words = std::array<uint32_t, kChunk>;  // of each key, bits of queries
 
@@ -38,6 +39,15 @@ struct Points {
   int64_t count;
   bool InARow() const { return positions[count - 1] - positions[0] == count - 1; }
 };
+
+bool Bit(const uint64_t* bits, int64_t at) { return (bits[at / 64] >> at % 64 & 1) != 0; }
+
+// 64 bits from one on, of so many words; behind these there are none.
+uint64_t BitsFrom(const uint64_t* bits, int64_t words, int64_t first) {
+  const int64_t word = first / 64, shift = first % 64;
+  const uint64_t low = bits[word] >> shift;
+  return shift == 0 || word + 1 == words ? low : low | bits[word + 1] << (64 - shift);
+}
 
 // The 32 x 32 bits of rows, as columns.
 void Transpose(uint32_t* rows) {
@@ -68,11 +78,9 @@ class Pairs final : public Operation {
     }
     const int64_t count = Numbered(first_tile[sight.sequences], "tiles of queries");
     auto* const counts = scratch.Array<int64_t>(count);
-    Each(run, sight, first_tile, [&](int64_t tile, const Tile& at) {
-      counts[tile] = List(sight, at, nullptr, nullptr);
-    });
-    auto* const tiles =
-        static_cast<int32_t*>(run.Output(2, {count, 2}, sizeof(int32_t), scratch));
+    Each(run, sight, first_tile,
+         [&](int64_t tile, const Tile& at) { counts[tile] = List(sight, at, nullptr, nullptr); });
+    auto* const tiles = static_cast<int32_t*>(run.Output(2, {count, 2}, sizeof(int32_t), scratch));
     int64_t entries = 0;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t listed = std::max<int64_t>(counts[i], 0);
@@ -82,28 +90,27 @@ class Pairs final : public Operation {
       tiles[2 * i + 1] = static_cast<int32_t>(counts[i] < 0 ? -1 : listed);
     }
     auto* const keys = static_cast<int32_t*>(run.Output(0, {entries}, sizeof(int32_t), scratch));
-    auto* const seen_by =
-        static_cast<int32_t*>(run.Output(1, {entries}, sizeof(int32_t), scratch));
+    auto* const seen_by = static_cast<int32_t*>(run.Output(1, {entries}, sizeof(int32_t), scratch));
     Each(run, sight, first_tile, [&](int64_t tile, const Tile& at) {
       if (counts[tile] >= 0) List(sight, at, keys + counts[tile], seen_by + counts[tile]);
     });
   }
 
  private:
-  // What tests look at.
+  // Flags that tests look at, as bits: [tests, sequences, rows, BitWords(columns)].
   struct Flags {
-    const uint8_t* flags = nullptr;  // [tests, sequences, ..]
-    int64_t queries = 1, keys = 1;   // extents
+    const uint64_t* bits;
+    int64_t rows, columns;
 
-    const uint8_t* Of(int64_t test, int64_t sequences, int64_t s) const {
-      return flags + (test * sequences + s) * queries * keys;
+    const uint64_t* Of(int64_t test, int64_t sequences, int64_t s) const {
+      return bits + (test * sequences + s) * rows * BitWords(columns);
     }
   };
 
   struct Sight {
     int64_t sequences;
     const int32_t *q_offsets, *k_offsets, *q_positions, *k_positions;
-    std::vector<PositionTest> tests;
+    const PositionTest* tests;
     Flags of_keys, of_queries, of_pairs;
   };
 
@@ -148,44 +155,62 @@ class Pairs final : public Operation {
       *positions = CopyOf(coords.Int32s() + (plan_.rank - 1) * count, count, scratch);
       return count;
     };
-    const int64_t queries = read(q_list, in.q_coords, "q_coords", "q_offsets", &sight.q_offsets,
-                                 &sight.q_positions);
-    const int64_t keys = read(k_list, in.k_coords, "k_coords", "k_offsets", &sight.k_offsets,
-                              &sight.k_positions);
-    if (plan_.positions > 0) sight.tests = ReadTests(run.Input(in.position_tests, "position_tests"));
-    const auto flags = [&](int place, const char* role, int64_t tests, Flags* of, bool at_queries,
-                           bool at_keys) {
-      if (tests == 0) return;
-      const Tensor t = run.MaskInput(place, role);
-      const int behind = static_cast<int>(at_queries) + static_cast<int>(at_keys);
-      Expect(ElementBytes(t.type) == 1 && t.shape.rank == plan_.rank + behind &&
-                 t.shape.dims[0] == tests &&
-                 t.shape.Elements(1, static_cast<int>(plan_.rank)) == sight.sequences,
-             t, "as ", tests, " flags for each of ", sight.sequences, " sequences");
-      of->flags = t.Bytes();
-      if (at_queries) of->queries = t.shape.dims[t.shape.rank - behind];
-      if (at_keys) of->keys = t.shape.dims[t.shape.rank - 1];
-      if (at_queries) CheckBelow(sight.q_positions, queries, of->queries, "q_coords");
-      if (at_keys) CheckBelow(sight.k_positions, keys, of->keys, "k_coords");
+    const int64_t queries =
+        read(q_list, in.q_coords, "q_coords", "q_offsets", &sight.q_offsets, &sight.q_positions);
+    const int64_t keys =
+        read(k_list, in.k_coords, "k_coords", "k_offsets", &sight.k_offsets, &sight.k_positions);
+    if (plan_.positions > 0)
+      sight.tests = ReadTests(run.Input(in.position_tests, "position_tests"), scratch);
+    const auto flags = [&](int place, const char* role, int64_t tests, Flags* of, bool of_queries) {
+      if (tests > 0)
+        *of =
+            ReadFlags(run, run.MaskInput(place, role), tests, sight.sequences, of_queries, scratch);
     };
-    flags(in.key_flags, "key_flags", plan_.keys, &sight.of_keys, false, true);
-    flags(in.query_flags, "query_flags", plan_.queries, &sight.of_queries, true, false);
-    flags(in.pair_flags, "pair_flags", plan_.pairs, &sight.of_pairs, true, true);
+    flags(in.key_flags, "key_flags", plan_.keys, &sight.of_keys, false);
+    flags(in.query_flags, "query_flags", plan_.queries, &sight.of_queries, false);
+    flags(in.pair_flags, "pair_flags", plan_.pairs, &sight.of_pairs, true);
+    if (plan_.keys > 0) CheckBelow(sight.k_positions, keys, sight.of_keys.columns, "k_coords");
+    if (plan_.queries > 0)
+      CheckBelow(sight.q_positions, queries, sight.of_queries.columns, "q_coords");
+    if (plan_.pairs > 0) {
+      CheckBelow(sight.q_positions, queries, sight.of_pairs.rows, "q_coords");
+      CheckBelow(sight.k_positions, keys, sight.of_pairs.columns, "k_coords");
+    }
     return sight;
   }
 
-  std::vector<PositionTest> ReadTests(const Tensor& t) const {
+  // They are read once: the host may write there meanwhile.
+  Flags ReadFlags(const RunContext& run, const Tensor& t, int64_t tests, int64_t sequences,
+                  bool of_queries, Arena::Scope& scratch) const {
+    const int lead = static_cast<int>(plan_.rank), rank = lead + 1 + static_cast<int>(of_queries);
+    Expect(ElementBytes(t.type) == 1 && t.shape.rank == rank && t.shape.dims[0] == tests &&
+               t.shape.Elements(1, lead) == sequences,
+           t, "as flags of ", rank, " dimensions, of ", tests, " tests and ", sequences,
+           " sequences");
+    const int64_t columns = t.shape.dims[rank - 1], words = BitWords(columns);
+    const Flags flags{nullptr, of_queries ? t.shape.dims[rank - 2] : 1, columns};
+    const int64_t rows = tests * sequences * flags.rows;
+    auto* const bits = scratch.Array<uint64_t>(rows * words);
+    const Blocks blocks = EvenBlocks(rows, std::max<int64_t>(1, kBlockFlags / (columns + 1)), 1);
+    run.Each(blocks.Count(), rows * columns > kSerialFlags, [&](int64_t block) {
+      for (int64_t row = blocks.Begin(block); row < blocks.End(block); ++row)
+        simd_.mask_bits(t.Bytes() + row * columns, columns, bits + row * words);
+    });
+    return {bits, flags.rows, columns};
+  }
+
+  const PositionTest* ReadTests(const Tensor& t, Arena::Scope& scratch) const {
     Expect(t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 && t.shape.rank == 2 &&
                t.shape.dims[0] == plan_.positions && t.shape.dims[1] == 3,
            t, "as int64 [", plan_.positions, ", 3]");
-    std::vector<PositionTest> tests;
+    auto* const tests = scratch.Array<PositionTest>(plan_.positions);
     for (int64_t i = 0; i < plan_.positions; ++i) {
       const auto* const numbers = static_cast<const int64_t*>(t.data) + 3 * i;
-      const PositionTest test{numbers[0], numbers[1], numbers[2]};
-      if (std::max({test.query, -test.query, test.key, -test.key}) > kMostFactor ||
-          test.constant > kMostConstant || test.constant < -kMostConstant)
+      tests[i] = {numbers[0], numbers[1], numbers[2]};
+      const auto within = [](int64_t x, int64_t most) { return x >= -most && x <= most; };
+      if (!within(tests[i].query, kMostFactor) || !within(tests[i].key, kMostFactor) ||
+          !within(tests[i].constant, kMostConstant))
         Fail("expected position_tests of moderate numbers, got others in row ", i);
-      tests.push_back(test);
     }
     return tests;
   }
@@ -233,7 +258,7 @@ class Pairs final : public Operation {
            Words* bits) const {
     const Points& queries = tile.queries;
     if (test < plan_.positions) {
-      const PositionTest& t = sight.tests[static_cast<size_t>(test)];
+      const PositionTest& t = sight.tests[test];
       const Holds over = t.Over(queries.positions[0], queries.positions[queries.count - 1],
                                 keys.positions[0], keys.positions[keys.count - 1]);
       if (over == Holds::kSomewhere) AndPositions(t, queries, keys, bits);
@@ -242,17 +267,17 @@ class Pairs final : public Operation {
     test -= plan_.positions;
     uint32_t any = 0;
     if (test < plan_.keys) {
-      const uint8_t* const flags = sight.of_keys.Of(test, sight.sequences, tile.sequence);
+      const uint64_t* const live = sight.of_keys.Of(test, sight.sequences, tile.sequence);
       for (int64_t j = 0; j < keys.count; ++j)
-        any |= (*bits)[j] &= flags[keys.positions[j]] ? 0 : ~uint32_t{0};
+        any |= (*bits)[j] &= Bit(live, keys.positions[j]) ? 0 : ~uint32_t{0};
       return any != 0;
     }
     test -= plan_.keys;
     if (test < plan_.queries) {
-      const uint8_t* const flags = sight.of_queries.Of(test, sight.sequences, tile.sequence);
+      const uint64_t* const live = sight.of_queries.Of(test, sight.sequences, tile.sequence);
       uint32_t where = 0;
       for (int64_t i = 0; i < queries.count; ++i)
-        where |= static_cast<uint32_t>(flags[queries.positions[i]] == 0) << i;
+        where |= static_cast<uint32_t>(!Bit(live, queries.positions[i])) << i;
       for (int64_t j = 0; j < keys.count; ++j) any |= (*bits)[j] &= where;
       return any != 0;
     }
@@ -272,21 +297,22 @@ class Pairs final : public Operation {
 
   bool AndPairs(const Sight& sight, const Tile& tile, const Points& keys, int64_t test,
                 Words* bits) const {
-    const uint8_t* const flags = sight.of_pairs.Of(test, sight.sequences, tile.sequence);
+    const uint64_t* const flags = sight.of_pairs.Of(test, sight.sequences, tile.sequence);
+    const int64_t words = BitWords(sight.of_pairs.columns);
     const Points& queries = tile.queries;
     uint32_t low[32] = {}, high[32] = {};
     const bool in_a_row = keys.InARow();
     for (int64_t i = 0; i < queries.count; ++i) {
-      const uint8_t* const row = flags + queries.positions[i] * sight.of_pairs.keys;
-      uint64_t seen = 0;
+      const uint64_t* const row = flags + queries.positions[i] * words;
+      uint64_t live = 0;
       if (in_a_row) {
-        simd_.mask_bits(row + keys.positions[0], keys.count, &seen);
+        live = BitsFrom(row, words, keys.positions[0]);
       } else {
         for (int64_t j = 0; j < keys.count; ++j)
-          seen |= static_cast<uint64_t>(row[keys.positions[j]] != 0) << j;
+          live |= static_cast<uint64_t>(Bit(row, keys.positions[j])) << j;
       }
-      low[i] = static_cast<uint32_t>(~seen);
-      high[i] = static_cast<uint32_t>(~seen >> 32);
+      low[i] = static_cast<uint32_t>(~live);
+      high[i] = static_cast<uint32_t>(~live >> 32);
     }
     Transpose(low);
     Transpose(high);
