@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import FOLD, DenseTile
+from pitc.codegen.engines.cpu import DenseTile
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
+from pitc.ir.variants import FOLD
 
 PIECE_K = FOLD
 """Rows of a piece."""
