@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from pitc.ir.tile_work import Work
 from pitc.ir.tiles import (
     COMPUTED,
     FACTOR_UNIT,
@@ -12,6 +11,7 @@ from pitc.ir.tiles import (
     STREAMED,
     TileTable,
     VariantCost,
+    Work,
 )
 from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.tiles.factors import factors_at

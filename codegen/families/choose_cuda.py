@@ -70,7 +70,8 @@ def _choose(width: int) -> None:
         there = ptx.held(T.min(count[0], listed), "int32")
         line = _Line(table, prices, lane)
         totals = _totals(counts, parts, thread, warp, lane, sums)
-        time = line.time(dict(zip(TOTALS, totals, strict=True)), (there, k, n), k_blocks)
+        named = dict(zip(TOTALS, totals, strict=True))
+        time = line.time(features_of(line.columns, named, (there, k, n), k_blocks, _VALUES))
         with tir.when(tir.both(warp == 0, line.here)):
             tir.assign(trace, time, len(TOTALS) + lane)
         number = T.Select(forced >= 0, forced, _cheapest(time, lane))
@@ -120,27 +121,25 @@ class _Line:
 
     def __init__(self, table: Buffer, prices: Buffer, lane: Expr) -> None:
         self.here = lane < ptx.int32(table.shape[0])
-        self._line = ptx.registers(len(COLUMNS), "int32")
+        held = ptx.registers(len(COLUMNS), "int32")
         self._prices = ptx.registers(len(FEATURES), "float32")
         for c in range(len(COLUMNS)):
-            tir.assign(self._line, T.if_then_else(self.here, table[lane, c], T.int32(1)), c)
+            tir.assign(held, T.if_then_else(self.here, table[lane, c], T.int32(1)), c)
         for f in range(len(FEATURES)):
             price = T.if_then_else(self.here, prices[lane, f], _infinite())
             tir.assign(self._prices, price, f)
+        self.columns = [held[c] for c in range(len(COLUMNS))]
 
-    def time(
-        self, totals: Mapping[str, Expr], sizes: tuple[Expr, Expr, Expr], k_blocks: Expr
-    ) -> Expr:
+    def time(self, amounts: Sequence[Expr]) -> Expr:
         """What it is predicted to take."""
-        line = [self._line[c] for c in range(len(COLUMNS))]
         time = T.float32(0)
-        for f, amount in enumerate(features_of(line, totals, sizes, k_blocks, _VALUES)):
+        for f, amount in enumerate(amounts):
             time = time + amount * self._prices[f]
         return ptx.held(time, "float32")
 
     def kind_of(self, number: Expr) -> Expr:
         """The kind of a variant."""
-        return collective.value_of(self._line[0], number, "int32")
+        return collective.value_of(self.columns[0], number, "int32")
 
 
 def _chosen(values: Sequence[Expr], number: Expr) -> Expr:

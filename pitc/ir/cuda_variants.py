@@ -5,28 +5,19 @@ and what it computes. A variant is a *line* of whole numbers (`COLUMNS`) beside 
 its features (`FEATURES`); its time is their sum. Lines have the order in which they are numbered:
 the first is the dense one, and of equal times the lowest number's is chosen.
 
-Features follow from totals of live micro-tiles (`codegen/families/detect_cuda.py`). A dense tile
-takes `each` steps on average:
-
-    dense     ceil(K / step)
-    tile      strips / step / down + 1/2          the last step of a list is half empty
-    block     (segments + lists / 2 * step) / step / down, lists = min(segments, k blocks * down)
-    square    squares * 32 / step / down
-
-where down = ceil(T / m) dense tiles stand above each other, and across = ceil(N / n) side by side:
+Features follow from totals of live micro-tiles (`codegen/families/detect_cuda.py`), by one function
+(`features_of`), which kernels and C++ compute as well:
 
     launch    1
     listed    bytes that are copied to lists
-    steps     each * down * across: what the device does
-    turns     each * ceil(down * across / blocks): what its busiest thread block does
+    steps     of all dense tiles, the last one of a list being half empty: what the device does
+    turns     of its busiest thread block, a step of a dense tile each
 
 For example T = 64, K = 256, N = 1024 in float16, 12 of 256 columns live in each of two groups of 32
 rows; dense tiles of 32 x 128, steps of 64 k, 108 blocks:
 
     dense     each 4           down 2, across 8: steps 64, turns 4    listed 0
     tile      each 24/64/2+1/2 = 0.6875            steps 11, turns 0.6875    listed 24 * 64
-
-The runtime has what is here from a header (`pitc/ir/machine_header.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,8 +28,8 @@ from typing import Any
 from pitc.ir.cuda_target import CUDA_TILES, CudaTile
 from pitc.ir.variants import CUDA_VARIANTS, ITEM_BYTES, SQUARE, Variant
 
-KINDS = ("dense", "tile", "block", "square")
-"""How lists look: none; k of a group of rows; rows of a block of k; blocks of k of a group."""
+KINDS = tuple(dict.fromkeys(variant.kind for variant in CUDA_VARIANTS.values()))
+"""By their numbers, which kernels and C++ know: dense, tile, block, square."""
 COLUMNS = ("kind", "m", "n", "step", "blocks", "entry")
 """Of a line: index of the kind; rows and columns of a dense tile; k, or entries, of a step; thread
 blocks that compute at a time, one on each multiprocessor; bytes of an entry that is listed."""
@@ -205,10 +196,10 @@ def features_of(
     rows, k, n = sizes
     strips, segments, squares = (totals[name] for name in ("strips", "segments", "squares"))
     real = on.real
-    down = on.held(on.most(1, on.steps(rows, m)))
+    down = on.held(on.most(1, on.steps(rows, m)))  # dense tiles above each other
     tiles = on.held(down * on.steps(n, per_n))
     lists = real(on.least(segments, k_blocks * down))
-    each = (
+    each = (  # steps of a dense tile on average, in the order of `KINDS`
         real(on.steps(k, step)),
         real(strips) / real(step) / real(down) + 0.5,
         (real(segments) / real(step) + lists * 0.5) / real(down),

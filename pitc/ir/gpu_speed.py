@@ -17,12 +17,12 @@ their rings, and share units. The model ranks tiles and variants, and is the fir
 (`docs/cuda-developers.md`); `benchmarks/gpu/model.py` predicts other kernels by it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
 from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
 from pitc.ir.cuda_variants import CudaOffer, dense_tiles, offers_of
-from pitc.ir.gpu_measured import STEP_NS, measured_prices
 from pitc.ir.plans.ops import Table
 from pitc.ir.tiles import FEMTOSECONDS
 from pitc.ir.variants import ITEM_BYTES
@@ -33,6 +33,26 @@ LAUNCH_US = 2.0
 READ_SHARE = 0.895
 """Of what a data sheet says of memory: copies were seen to reach 3.0 of 3.35 TB/s on an H100, and
 4.3 of 4.8 on an H200."""
+
+# What kernels were seen to take where a GPU was at hand: it takes the model's place. Of
+# `benchmarks/results/gpu` (steps `gemm` and `prices` of `docs/gpu-run.md`), float16, H100 SXM at
+# 1980 MHz. An operand of another type takes as long per byte: a step is one of bytes.
+STEP_NS: Mapping[str, Mapping[str, int]] = {
+    "sm_90": {"mma128x128": 335, "mma64x128": 225, "mma32x128": 265, "mma16x128": 220}
+}
+"""By architecture and dense tile: a step, where two blocks stand on a multiprocessor and each turn
+of it is one of both: 4096 x 4096 x 4096 takes 8 turns of 128 steps of 128 x 128, 343 us of 370."""
+TURN_NS: Mapping[str, Mapping[str, tuple[int, int]]] = {
+    "sm_90": {
+        **{f"dense_{tile}": (2000, step) for tile, step in STEP_NS["sm_90"].items()},
+        "tile32_mma32x128": (12600, 170),
+        "square32_mma32x128": (12600, 170),
+        "block64_mma64x64": (4000, 1050),
+    }
+}
+"""By architecture and `CudaOffer.name`: the launches of lists and product with what the first tiles
+wait for, and a turn. A device that is full takes turns, so steps have no price of their own. Of
+blocks it is a turn where they are as fast as dense; of fewer it is more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +119,7 @@ def clock_table(dtype: str) -> Table:
 
 
 def prices_of(offer: CudaOffer, dtype: str, arch: CudaArch) -> tuple[int, ...]:
-    """Femtoseconds for each of `cuda_variants.FEATURES`.
+    """Femtoseconds for each of `cuda_variants.FEATURES`, by the model.
 
     A step takes its share of the second-level cache wherever it runs, and keeps its multiprocessor
     busy: that is `steps` and `turns`. What is listed is written and read again, by one kernel that
@@ -129,11 +149,12 @@ class GpuPrices:
 
     def table(self, dtype: str) -> Table:
         """The lines `price_VARIANT_TILE_ARCH` of plans (`docs/plans.md`)."""
-        return tuple(
-            (
-                f"price_{offer.name}_{name}",
-                tuple(measured_prices(name, offer.name) or prices_of(offer, dtype, arch)),
-            )
-            for offer in offers_of(dtype)
-            for name, arch in CUDA_ARCHS.items()
-        )
+        found = []
+        for offer in offers_of(dtype):
+            for name, arch in CUDA_ARCHS.items():
+                prices = prices_of(offer, dtype, arch)
+                if measured := TURN_NS.get(name, {}).get(offer.name):
+                    launch, turn = (round(ns * FEMTOSECONDS / 1e3) for ns in measured)
+                    prices = launch, 0, 0, turn
+                found.append((f"price_{offer.name}_{name}", prices))
+        return tuple(found)

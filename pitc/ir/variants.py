@@ -3,7 +3,7 @@
     y[m, n] = sum over k of A[m, k] * B[k, n], pieces of A that hold zeros only left out
 
 A kernel gathers pieces along a PIT axis of A into a dense tile: single k for a group of rows, or
-single rows for a block of k. The micro-tile follows (`derive_micro_tile`). Everything that goes
+single rows for a block of k. The micro-tile follows (`Variant.micro_tile`). Everything that goes
 through variants reads this table: prices, tuning, the compiler, the kernels, the docs, and the
 runtime through a header (`pitc/ir/machine_header.py`). A new line is a new variant; of CPUs
 `pitc tune` measures its prices, of GPUs `pitc/ir/cuda_variants.py` says which tiles it has.
@@ -47,31 +47,6 @@ class Tile:
         return f"{self.m} x {self.k}"
 
 
-def derive_micro_tile(
-    dense_tile: Tile, pit_axis: str, dtype: str = "float32", line_bytes: int = LINE_BYTES["cpu"]
-) -> Tile:
-    """The smallest piece of A that is kept or skipped as a whole (the PIT paper, section 3.1).
-
-    Pieces of a dense tile may come from anywhere along the PIT axis: there the micro-tile is 1. On
-    the other axis it is what the dense tile is, and no shorter than a line where that axis lies
-    along memory: a shorter read would fetch the line all the same. Single elements along memory are
-    picked while the detector has their line, so that no floor holds for them.
-
-        32 x 64 along k -> 32 x 1        4 x 32 along m -> 1 x 32        4 x 8 along m -> 1 x 16
-
-    Args:
-        dense_tile: What the gathered pieces fill.
-        pit_axis: `m` or `k`.
-        dtype: Element type.
-        line_bytes: What memory fetches at once.
-    """
-    if pit_axis == "k":
-        return Tile(dense_tile.m, 1)
-    if pit_axis == "m":
-        return Tile(1, max(dense_tile.k, line_bytes // ITEM_BYTES[dtype]))
-    raise ValueError(f"PIT axis {pit_axis!r} is not m or k")
-
-
 @dataclass(frozen=True, slots=True)
 class Variant:
     """A way to cut A.
@@ -99,13 +74,23 @@ class Variant:
         return PIT_AXES[self.kind]
 
     def micro_tile(self, dtype: str = "float32") -> Tile:
-        """The smallest piece that is kept or skipped; an element where nothing is gathered. Of
-        squares, which are read where A lies, pieces along k are no shorter than a line.
+        """The smallest piece that is kept or skipped as a whole (the PIT paper, section 3.1).
+
+        Pieces of a dense tile may come from anywhere along the PIT axis: there the micro-tile is 1.
+        On the other axis it is what the dense tile is, and no shorter than a line where that axis
+        lies along memory: a shorter read would fetch the line all the same. So are squares, which
+        are read where A lies. Single elements along memory are picked while the detector has their
+        line, so that no floor holds for them. Where nothing is gathered it is an element.
+
+            32 x 64 along k -> 32 x 1      4 x 32 along m -> 1 x 32      4 x 8 along m -> 1 x 16
         """
-        tile, line = self.dense_tile, LINE_BYTES[self.machine]
-        if self.kind == "square":
-            return Tile(tile.m, max(tile.k, line // ITEM_BYTES[dtype]))
-        return derive_micro_tile(tile, self.pit_axis, dtype, line) if self.pit_axis else Tile(1, 1)
+        tile, line = self.dense_tile, LINE_BYTES[self.machine] // ITEM_BYTES[dtype]
+        match self.kind:
+            case "row" | "tile":
+                return Tile(tile.m, 1)
+            case "block" | "square":
+                return Tile(1 if self.pit_axis == "m" else tile.m, max(tile.k, line))
+        return Tile(1, 1)
 
     @property
     def waits(self) -> bool:

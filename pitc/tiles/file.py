@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
 
 from pitc.errors import ArtifactError, UsageError
-from pitc.ir.tile_work import Work
-from pitc.ir.tiles import FACTORS, HIGHEST_FACTOR, HIGHEST_PRICE, TileTable, VariantCost
+from pitc.ir.tiles import FACTORS, HIGHEST_FACTOR, HIGHEST_PRICE, TileTable, VariantCost, Work
 from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.options import Level
 

@@ -25,8 +25,7 @@ from pitc.ir.cuda_variants import (
     line_of,
     offers_of,
 )
-from pitc.ir.gpu_measured import TURN_NS
-from pitc.ir.gpu_speed import GpuPrices
+from pitc.ir.gpu_speed import TURN_NS, GpuPrices
 from pitc.ir.gpu_speed import prices_of as prices_of_offer
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.prices import Prices

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from pitc.host.machine import cpu_level
-from pitc.ir.tile_work import Work
-from pitc.ir.tiles import FACTOR_UNIT, FACTORS, FEMTOSECONDS, GRID_ENDS, VariantCost
+from pitc.ir.tiles import FACTOR_UNIT, FACTORS, FEMTOSECONDS, GRID_ENDS, VariantCost, Work
 from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.options import LEVELS
 from pitc.tiles.factors import factors_at, fit_factors

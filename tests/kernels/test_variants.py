@@ -11,32 +11,33 @@ import pytest
 from pitc.ir import cuda_variants, machine_header, variants
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.target import CPU_LEVELS
-from pitc.ir.variants import LINE_BYTES, SPARSE_FAMILIES, VARIANTS, Tile, derive_micro_tile
+from pitc.ir.variants import LINE_BYTES, SPARSE_FAMILIES, VARIANTS, Tile, Variant
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("dense", "axis", "line_bytes", "want"),
+    ("machine", "kind", "dense", "want"),
     [
-        (Tile(32, 64), "k", 64, Tile(32, 1)),
-        (Tile(1, 1), "k", 64, Tile(1, 1)),
-        (Tile(4, 64), "m", 64, Tile(1, 64)),
-        (Tile(4, 8), "m", 64, Tile(1, 16)),  # a line is 16 floats
-        (Tile(4, 8), "m", 32, Tile(1, 8)),  # and a sector of a GPU 8
+        ("cpu", "tile", Tile(32, 64), Tile(32, 1)),
+        ("cpu", "row", Tile(1, 1), Tile(1, 1)),
+        ("cpu", "dense", Tile(6, 1), Tile(1, 1)),
+        ("cpu", "block", Tile(4, 64), Tile(1, 64)),
+        ("cpu", "block", Tile(4, 8), Tile(1, 16)),  # a line is 16 floats
+        ("cuda", "block", Tile(4, 8), Tile(1, 8)),  # and a sector of a GPU 8
+        ("cuda", "square", Tile(32, 4), Tile(32, 8)),
+        ("cuda", "tile", Tile(16, 64), Tile(16, 1)),
     ],
 )
 def test_a_micro_tile_follows_from_its_dense_tile(
-    dense: Tile, axis: str, line_bytes: int, want: Tile
+    machine: str, kind: str, dense: Tile, want: Tile
 ) -> None:
-    assert derive_micro_tile(dense, axis, line_bytes=line_bytes) == want
+    assert Variant(machine, kind, "new", dense).micro_tile() == want
 
 
-def test_other_axes_and_types_are_refused() -> None:
-    with pytest.raises(ValueError, match="PIT axis 'n'"):
-        derive_micro_tile(Tile(4, 16), "n")
+def test_other_types_are_refused() -> None:
     with pytest.raises(KeyError):
-        derive_micro_tile(Tile(4, 16), "m", "float33")
+        VARIANTS["block16"].micro_tile("float33")
 
 
 def test_every_variant_is_one_line_that_all_can_read() -> None:
@@ -77,7 +78,7 @@ def test_the_header_needs_nothing_but_tables(tmp_path: Path) -> None:
 
 def test_a_new_line_is_a_new_variant(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Variant("cpu", "tile", "tile16", ..)` is all that the header, its arrays and places need."""
-    new = variants.Variant("cpu", "tile", "tile16", Tile(16, 64))
+    new = Variant("cpu", "tile", "tile16", Tile(16, 64))
     table = sorted([*VARIANTS.values(), new], key=lambda v: (v.width, v.height))
     monkeypatch.setattr(machine_header, "VARIANTS", {v.name: v for v in table})
     text = machine_header.header()

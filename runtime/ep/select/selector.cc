@@ -148,12 +148,14 @@ Features FeaturesOf(Variant variant, const Work& w) {
 Corners CornersOf(const Work& w) {
   const auto live = [](int64_t count) { return static_cast<double>(count) + 1; };
   constexpr int kBlock32 = RecordOf(Variant::kBlock32).place;
-  const double tile8 = live(w.counts.strips[RecordOf(Variant::kTile8).place]),
+  constexpr VariantRecord kTile = RecordOf(Variant::kTile8);
+  const double tile8 = live(w.counts.strips[kTile.place]),
                block32 = live(w.counts.segments[kBlock32]),
                block64 = live(w.counts.segments[RecordOf(Variant::kBlock64).place]);
   const double ratios[kGrids][2] = {
       {2 * block64 / block32, block32 / (BlockLists(w, kBlock32) + 1)},
-      {8 * tile8 / live(w.counts.elements), tile8 / static_cast<double>(Groups(w, 8))}};
+      {static_cast<double>(kTile.size) * tile8 / live(w.counts.elements),
+       tile8 / static_cast<double>(Groups(w, kTile.size))}};
   Corners found;
   int start = 0;
   for (int g = 0; g < kGrids; ++g) {
