@@ -36,7 +36,7 @@ blocks that compute at a time, one on each multiprocessor; bytes of an entry tha
 FEATURES = ("launch", "listed", "steps", "turns")
 GROUP, SEGMENT = 32, 256
 """Rows, and k, that a thread block of the detector looks at."""
-TOTALS = ("elements", "strips", "segments32", "segments", "squares")
+TOTALS: tuple[str, ...] = ("elements", "strips", "segments32", "segments", "squares")
 """What it counts there."""
 GATHERED_TILES = (
     CudaTile(32, 128, 64, 1, 4, 3, together=6),
