@@ -154,7 +154,7 @@ def test_a_chain_without_a_live_micro_tile_takes_its_fixed_part(offer: CudaOffer
     time = predict_listed(offer, "float16", H100, totals, 4096, 4096, 4096)
     summed = 512 if offer.variant.kind == "block" else 0
     line = line_of(offer.variant, offer.tile, "float16", H100.processors, summed)
-    _, _, steps, turns = features_of(line, totals, (4096,) * 3, 64)
+    _, _, steps, turns = features_of(line, totals, (4096, 4096, 4096), 64)
     prices = prices_of(offer, "float16", H100)
     own = (steps * prices[2] + turns * prices[3]) / 1e9
     assert time == pytest.approx(own + 2 + predict_chain("float16", H100, 4096, 4096).total_us)
