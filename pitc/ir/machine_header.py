@@ -16,7 +16,10 @@ from types import ModuleType, SimpleNamespace
 
 from pitc.ir import cuda_variants, kernel, panels, tiles, variants
 from pitc.ir.cuda_target import CUDA_TILES, SUMS_M
-from pitc.ir.variants import VARIANTS
+from pitc.ir.plans.kinds import ElementType
+from pitc.ir.variants import ITEM_BYTES, VARIANTS
+
+_ELEMENTS = ElementType().choices
 
 _WHOLE: tuple[tuple[ModuleType, str, str], ...] = (
     (variants, "", "TILE_ROWS PAIR_ROWS LISTED_ROWS CHUNK FOLD"),
@@ -99,6 +102,7 @@ def _constants() -> Iterator[str]:
     yield _array("int", "kCudaMovedBytes", sorted(kernel.MOVED_BYTES, reverse=True))
     yield _array("const char*", "kCudaCutNames", cuda_variants.KINDS)
     yield _array("const char*", "kCudaTotals", cuda_variants.TOTALS)
+    yield _enum("Element", _ELEMENTS)
     yield _enum("Variant", VARIANTS)
     yield _enum("Feature", variants.FEATURES)
     yield _enum("Cut", dict.fromkeys(v.kind for v in VARIANTS.values()))
@@ -129,7 +133,7 @@ def _tiles() -> Iterator[str]:
             _, m, n, step, _, entry = cuda_variants.line_of(variant, tile, dtype, 0)
             cut = _name(variant.kind, "CudaCut::"), tile.engine == "mma"
             sizes = m, n, step, entry, offer.shared_bytes, offer.together
-            offers.append((variants.ITEM_BYTES[dtype], variant.name, tile.name, *cut, *sizes))
+            offers.append((ITEM_BYTES[dtype], variant.name, tile.name, *cut, *sizes))
     yield _array("CudaOffer", "kCudaOffers", offers)
 
 
@@ -153,6 +157,7 @@ def _formulas() -> Iterator[str]:
 def header() -> str:
     """The text of the header."""
     axes = _text(tuple(tuple((x.doublings, x.knots) for x in grid) for grid in tiles.GRIDS))
+    elements = _array("ElementRecord", "kElements", ((x, ITEM_BYTES[x]) for x in _ELEMENTS))
     constants, cpu, gpu, formulas = map(
         "\n".join, (_constants(), _variants(), _tiles(), _formulas())
     )
@@ -164,6 +169,15 @@ def header() -> str:
 namespace pitc {{
 
 {constants}
+
+struct ElementRecord {{  // of a type that kernels compute with
+  const char* name;
+  int bytes;
+}};
+{elements}
+constexpr const ElementRecord& RecordOf(Element type) {{
+  return kElements[static_cast<int>(type)];
+}}
 
 struct VariantRecord {{
   const char* name;

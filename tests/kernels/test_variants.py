@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from pitc.ir import cuda_variants, machine_header, variants
+from pitc.ir.cuda_target import CUDA_TILES
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.target import CPU_LEVELS
 from pitc.ir.variants import LINE_BYTES, SPARSE_FAMILIES, VARIANTS, Tile, Variant
@@ -61,7 +62,7 @@ def test_every_variant_is_one_line_that_all_can_read() -> None:
 def test_the_header_needs_nothing_but_tables(tmp_path: Path) -> None:
     """The build of the runtime runs the module by itself, with any Python."""
     made = tmp_path / "machines.h"
-    command = [sys.executable, "-S", "-B", "-m", "pitc.ir.machine_header", made]
+    command = [sys.executable, "-S", "-B", "-m", "pitc.ir.machine_header", str(made)]
     subprocess.run(command, check=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
     text = made.read_text()
     assert text == machine_header.header()
@@ -95,31 +96,26 @@ def test_names_and_constants_are_shared() -> None:
     assert f"constexpr int kFeatures = {len(variants.FEATURES)};" in text
 
 
-def test_cpp_computes_the_formulas_of_python() -> None:
+@pytest.mark.parametrize(("rows", "turns"), [(1, 3), (1000, 4)])
+def test_cpp_computes_the_formulas_of_python(rows: int, turns: int) -> None:
     """The text is an expression of Python too, once its casts and calls are: it gives the same."""
     text = machine_header.header()
     (amounts,) = re.findall(r"return \{(1, .*)\};", text)
     (time,) = re.findall(r"double TileTime.*\n  return (.*);", text)
-    offer, tile = cuda_variants.offers_of("float16")[1], cuda_variants.CUDA_TILES[1]
+    offer, tile = cuda_variants.offers_of("float16")[1], CUDA_TILES[1]
     line = cuda_variants.line_of(offer.variant, offer.tile, "float16", 108)
-    named = dict(zip(("kind", "m", "n", "step", "blocks", "entry"), line, strict=True))
-    sizes = {"rows": 1000, "k": 2048, "n": 1000, "processors": 108, "clocks": 288}
-    scope = sizes | {
-        "offer": SimpleNamespace(**named),
-        "tile": tile,
-        "StepCount": lambda count, by: -(-count // by),
-        "most": max,
-    }
+    scope = {"rows": rows, "k": 2048, "n": 1000, "processors": 108, "clocks": 288, "tile": tile}
+    scope["offer"] = SimpleNamespace(**dict(zip(cuda_variants.COLUMNS, line, strict=True)))
+    scope |= {"StepCount": lambda count, by: -(-count // by), "most": max}
 
     def value(cpp: str) -> object:
         for old, new in (("static_cast<double>", "float"), ("std::max<int64_t>", "most")):
             cpp = cpp.replace(old, new)
         return eval(f"({cpp})", {}, scope)
 
-    totals = dict.fromkeys(cuda_variants.TOTALS, 0)
-    shape = 1000, 2048, 1000
-    assert value(amounts) == cuda_variants.features_of(line, totals, shape, 32)
-    assert value(time) == cuda_variants.tile_time(tile, 288, shape, 108) == 2 * 2 * 32 * 288
+    totals, sizes = dict.fromkeys(cuda_variants.TOTALS, 0), (rows, 2048, 1000)
+    assert value(amounts) == cuda_variants.features_of(line, totals, sizes, 32)
+    assert value(time) == cuda_variants.tile_time(tile, 288, sizes, 108) == turns * 32 * 288
 
 
 def test_the_docs_name_every_variant() -> None:

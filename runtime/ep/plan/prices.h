@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/element.h"
 #include "machines.h"
 #include "select/selector.h"
 
