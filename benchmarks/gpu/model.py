@@ -218,6 +218,7 @@ def predict_listed(
     line = line_of(offer.variant, offer.tile, dtype, arch.processors, summed)
     features = features_of(line, totals, (rows, k, n), block_count(k, block_width(dtype)))
     prices = prices_of(offer, dtype, arch)
-    time = sum(x * price for x, price in zip(features, prices, strict=True)) / FEMTOSECONDS
+    priced = zip(features, prices, strict=True)
+    time = float(sum(x * price for x, price in priced)) / FEMTOSECONDS
     lists = 0 if offer.variant.kind == "dense" else LAUNCH_US  # has its price, and is in the chain
     return time - lists + predict_chain(dtype, arch, rows, k).total_us
