@@ -17,16 +17,19 @@ from pitc.ir.kernel import MASK
 from pitc.ir.metadata import RULE, SOURCE
 from pitc.ir.nodes import node_name
 from pitc.ir.plans.ops import Contract
-from pitc.passes.lower.builder import declared, dims_of, has_kernels, type_of
+from pitc.passes.lower.builder import declared
 from pitc.passes.lower.packed import Packed
-from pitc.passes.lower.weight import (
+from pitc.passes.regions.matrix import (
     ComputedMatrix,
     Weight,
     bias_row,
     computed_matrix,
     constant_matrix,
+    dims_of,
     has_bias,
+    has_kernels,
     is_large,
+    type_of,
 )
 
 

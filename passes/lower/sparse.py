@@ -10,18 +10,18 @@ import onnx_ir as ir
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import first_output, is_plain_product, node_name
 from pitc.ir.refusal import Code, Refusal
-from pitc.passes.lower.builder import has_kernels
-from pitc.passes.lower.weight import (
+from pitc.passes.regions.choose import Chosen
+from pitc.passes.regions.form import static_shape
+from pitc.passes.regions.matrix import (
     ComputedMatrix,
     Weight,
     bias_row,
     computed_matrix,
     constant_matrix,
     has_bias,
+    has_kernels,
     is_large,
 )
-from pitc.passes.regions.choose import Chosen
-from pitc.passes.regions.form import static_shape
 from pitc.passes.regions.sparse import SparseOperand, sparse_operands
 
 SparseContractions = Chosen[SparseOperand]

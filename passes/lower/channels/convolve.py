@@ -24,9 +24,10 @@ from pitc.ir.index import ONE
 from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import attribute, node_name
 from pitc.ir.region import Region, describe
-from pitc.passes.lower.builder import Builder, is_float32
+from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.channels.choice import choose_channels
 from pitc.passes.lower.channels.flags import CHANNELS, channel_flags
+from pitc.passes.regions.matrix import is_float32
 
 EPSILON = 1e-5  # of a BatchNormalization that names none
 

@@ -11,10 +11,10 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import dim_index
 from pitc.ir.nodes import attribute
 from pitc.ir.region import Region
-from pitc.passes.lower.builder import is_float32
 from pitc.passes.lower.channels.convolve import ChannelSkip, channel_axis
 from pitc.passes.lower.channels.flags import can_find
 from pitc.passes.regions.choose import Regions
+from pitc.passes.regions.matrix import is_float32
 
 MAX_STEPS = 4  # behind a convolution; those that ONNX Runtime makes one node of are fewer
 
