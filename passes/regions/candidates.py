@@ -12,14 +12,16 @@ from functools import cached_property, partial
 
 import onnx_ir as ir
 
-from pitc.ir.expr import Combine, Shape, TensorExpr
+from pitc.ir.expr import Combine, Shape, TensorExpr, sums_products
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import first_output, input_names
 from pitc.ir.refusal import Code
 from pitc.ir.sizes import ZERO_SIZES, sizes_known
 from pitc.passes.regions.attention import row_coords
+from pitc.passes.regions.channels import is_convolution
 from pitc.passes.regions.contexts import Contexts
 from pitc.passes.regions.contraction import factor_reads, packed_rows
+from pitc.passes.regions.demand import Demand
 from pitc.passes.regions.domain import Coords, Domain, all_live
 from pitc.passes.regions.form import (
     Form,
@@ -46,6 +48,8 @@ class Tried(Flag):
     """All of its result: live points of a domain are terms of it."""
     WANTED = auto()
     """The only rows that its readers read; it may live elsewhere."""
+    ZEROS = auto()
+    """All of it, as it is: what it leaves out is seen when it runs."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,25 @@ def rows_wanted(search: Search) -> Iterator[PackCandidate]:
         if context is not None and rows is not None:
             packing = context.packing_at(name, rows[1])
             yield from search.candidates(context, node, expr, [packing] if packing else [])
+
+
+def zeros_seen(search: Search, whole: Demand) -> Iterator[PackCandidate]:
+    """Sums of products, packed or not, in graph order: they may look for zeros when they run.
+
+    Args:
+        search: What is looked through.
+        whole: What runs, and what of it packed.
+    """
+    graph = search.graph
+    convolutions = [first_output(node) for node in graph.nodes if is_convolution(node)]
+    for name in (*convolutions, *(whole.exits if convolutions else ())):
+        graph.note_bit(name)
+    context = FormContext(graph, all_live(()), whole=whole.nodes)
+    for node in graph.nodes:
+        expr = graph[first_output(node)].expr
+        if expr is not None and sums_products(expr):
+            for packing in context.undivided(first_output(node)):
+                yield PackCandidate(context, node, expr, packing)
 
 
 def _rows_read(form: Form | None, name: str) -> tuple[Domain, Coords] | None:

@@ -10,78 +10,86 @@ over whole rows, or over the keys of a batch, is what packed regions are for.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.constant import is_zero
 from pitc.ir.expr import Combine, Read, TensorExpr, is_contraction
 from pitc.ir.graph import CHUNK, Graph, NodeView
 from pitc.ir.index import dim_index
-from pitc.ir.nodes import Array, node_name
+from pitc.ir.nodes import Array, is_plain_product, node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, describe
-from pitc.passes.regions.choose import Chosen
 from pitc.passes.regions.contraction import Kind, axis_kinds, factor_reads
+from pitc.passes.regions.form import PackCandidate, Skip, static_shape, zero_facts
+from pitc.passes.regions.matrix import (
+    ComputedMatrix,
+    Weight,
+    bias_row,
+    computed_matrix,
+    constant_matrix,
+    has_bias,
+    has_kernels,
+    is_large,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class SparseOperand:
+class SparseOperand(Skip):
     """An operand of a contraction with zeros that are known only when the model runs.
 
     Args:
         operand: Which input of the node.
         name: The value.
-        sources: The run-time values whose zeros they are.
         where: The fill facts that say so, as text in the coordinates of the operand.
-        chain: The values on whose facts this rests, from the sources to the operand.
-        kinds: What each axis of the contraction is to it; the micro-tile lies along k.
-        others: The inputs that it is multiplied by.
-        weights: Constants among those, all finite; empty where one is computed when the model runs:
-            then what is packed of it has to be checked for Inf and NaN.
+        weights: What it is multiplied by, if that is constant, and then finite; empty where it is
+            computed when the model runs: then it has to be checked for Inf and NaN as it is packed.
     """
 
+    lowering = "contract"
     operand: int
     name: str
-    sources: tuple[str, ...]
     where: tuple[str, ...]
-    chain: tuple[str, ...]
-    kinds: Mapping[str, Kind]
-    others: tuple[int, ...]
     weights: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"operand {self.operand} is 0 where {' or '.join(self.where)}"
 
 
-def sparse_operands(graph: Graph) -> Chosen[tuple[SparseOperand, ...]]:
-    """The operands of each contraction that may hold zeros when the model runs; refusals where
-    nothing may be skipped though there are some.
+def sparse_operand(site: PackCandidate) -> SparseOperand | Refusal:
+    """The operand of a contraction whose zeros are skipped: the right one, if it may hold some."""
+    each = sparse_operands(site.context.graph, site.node)
+    found = [x for x in each if isinstance(x, SparseOperand)]
+    if not found:
+        refusals = (x for x in each if isinstance(x, Refusal))
+        return next(refusals, site.refuse(Code.NO_FACT, "no operand is known to hold zeros"))
+    operand = next((x for x in found if x.operand), found[0])
+    why = _why_not_lowered(site, operand)
+    return operand if why is None else site.refuse(*why, operand.name)
+
+
+def sparse_operands(graph: Graph, node: ir.Node) -> list[SparseOperand | Refusal]:
+    """The operands of a contraction that may hold zeros when the model runs, or why nothing may be
+    skipped though one does.
 
     Args:
         graph: The graph after `fill_facts`.
+        node: Any node.
     """
-    known: dict[ir.Node, tuple[SparseOperand, ...] | Refusal] = {}
-    for node in graph.nodes:
-        view = NodeView(graph, node)
-        expr = graph[view.out()].expr
-        if expr is None or not is_contraction(expr):
-            continue
-        each = [r for read in factor_reads(expr) if (r := _operand(view, expr, read)) is not None]
-        found = tuple(r for r in each if isinstance(r, SparseOperand))
-        if each:
-            known[node] = found or next(r for r in each if isinstance(r, Refusal))
-    return Chosen.of(known)
+    view = NodeView(graph, node)
+    expr = graph[view.out()].expr
+    reads = factor_reads(expr) if expr is not None and is_contraction(expr) else []
+    return [x for read in reads if (x := _operand(view, read, reads)) is not None]
 
 
-def _operand(view: NodeView, expr: TensorExpr, read: Read) -> SparseOperand | Refusal | None:
+def _operand(view: NodeView, read: Read, reads: Iterable[Read]) -> SparseOperand | Refusal | None:
     """What one factor is; None where nothing says that it holds zeros."""
-    graph, name = view.graph, view.name(read.operand)
-    facts = [f.region for f in graph[name].fills if is_zero(f.constant)]
-    facts = [r for r in facts if _looks_at_zeros(graph, r)]
-    if not facts:
+    graph, name, expr = view.graph, view.name(read.operand), view.graph[view.out()].expr
+    facts = [r for r in zero_facts(graph, name) if _looks_at_zeros(graph, r)]
+    if expr is None or not facts:
         return None
-    others = [r for r in factor_reads(expr) if r is not read]
+    others = [r for r in reads if r is not read]
     kinds = axis_kinds(expr, read, others)
     if Kind.K not in kinds.values():
         text = f"'{name}' may hold zeros, but no axis that is summed over can be permuted"
@@ -91,23 +99,44 @@ def _operand(view: NodeView, expr: TensorExpr, read: Read) -> SparseOperand | Re
     if not facts:
         return None
     weights = _weights(view, others)
-    for weight in weights:
-        if graph.exceptional(weight):
-            return _not_finite(graph, view, weight)
-    facts = _first(graph, facts)
-    via = 0
-    for r in facts:
-        via |= r.via
-    return SparseOperand(
-        operand=read.operand,
-        name=name,
-        sources=tuple(_sources(facts)),
-        where=tuple(dict.fromkeys(map(describe, facts))),
-        chain=tuple(graph.names_of(via)),
-        kinds={expr.axes[a].name: kind for a, kind in kinds.items()},
-        others=tuple(r.operand for r in others),
-        weights=weights,
-    )
+    bad = next(filter(graph.exceptional, weights), None)
+    if bad is not None:
+        return _not_finite(graph, view, bad)
+    where = tuple(dict.fromkeys(map(describe, _first(graph, facts))))
+    return SparseOperand((view.node,), read.operand, name, where, weights)
+
+
+def _why_not_lowered(site: PackCandidate, operand: SparseOperand) -> tuple[Code, str] | None:
+    """Why no kernel skips zeros of an operand, or none that is worth it."""
+    graph, node, target = site.context.graph, site.node, site.context.graph.target
+    if node.op_type == "Conv" and not node.domain:
+        text = "zeros of single places are not skipped by a convolution, only those of channels"
+        return Code.NO_LOWERING, text
+    if not is_plain_product(node):
+        return Code.NO_LOWERING, "kernels skip zeros of MatMul and of Gemm"
+    matrix: Weight | ComputedMatrix | None
+    if operand.operand:
+        if not target.skips_right:
+            text = f"zeros of the right operand '{operand.name}' are skipped on CPUs only"
+            return Code.NO_LOWERING, text
+        matrix = computed_matrix(graph, node, node)
+        text = f"'{operand.name}' is no float32 matrix of known extents"
+    else:
+        matrix = constant_matrix(node) if operand.weights else None
+        matrix = matrix if matrix and has_kernels(graph, matrix.value) else None
+        types = ", ".join(str(t.numpy()) for t in target.types)
+        text = f"'{operand.name}' is multiplied by no constant matrix of {types}"
+    if matrix is None:
+        return Code.NO_LOWERING, text
+    if has_bias(node) and bias_row(node, matrix.n) is None:
+        return Code.NO_LOWERING, f"its bias is not a constant row of {matrix.n}"
+    if not is_large(graph, matrix) or matrix.k * matrix.n < target.least_weight:
+        return Code.NO_GAIN, f"the matrix has only {matrix.k} x {matrix.n} elements"
+    sizes = static_shape(site.expr.extents)
+    if sizes and prod(sizes) < target.least_products:
+        text = f"it sums only {prod(sizes)} products in every run: too few for a node of its own"
+        return Code.NO_GAIN, text
+    return None
 
 
 def _looks_at_zeros(graph: Graph, r: Region) -> bool:
@@ -123,21 +152,14 @@ def _is_zero_test(graph: Graph, t: Test) -> bool:
     return t.pred == "nz" and (not t.yes or truth) and not graph.is_constant(t.src)
 
 
-def _sources(facts: Iterable[Region]) -> dict[str, None]:
-    return dict.fromkeys(t.src for r in facts for t in r if t.src)
-
-
 def _first(graph: Graph, facts: list[Region]) -> list[Region]:
     """The facts without those about values that are computed from other sources: where the zeros
     come from.
     """
-    sources = _sources(facts)
-    if len(sources) < 2:
-        return facts
     above, bits = graph.ancestors(), 0
-    for x in sources:
-        bits |= graph[x].bit
-    return [r for r in facts if not any(above.get(x, 0) & bits for x in _sources([r]))] or facts
+    for t in (t for r in facts for t in r if t.src):
+        bits |= graph[t.src].bit
+    return [r for r in facts if not any(above.get(x, 0) & bits for x in r.sources)] or facts
 
 
 def _dim_kinds(expr: TensorExpr, read: Read, kinds: Mapping[int, Kind]) -> dict[int, Kind | None]:

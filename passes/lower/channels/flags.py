@@ -1,6 +1,6 @@
 """Which channels live: nodes that evaluate the tests of regions, when a model runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
@@ -8,14 +8,12 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, ZERO, dim_index
+from pitc.ir.index import dim_index
 from pitc.ir.region import Region, Test
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import live_points
+from pitc.passes.regions.channels import CHANNELS, is_plain
 from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.live_tests import can_compute
-
-CHANNELS = 1  # the dimension of images and results
 
 
 def channel_flags(
@@ -104,27 +102,3 @@ def _likeness(graph: Graph, value: ir.Value, regions: Sequence[Region]) -> objec
     own = zip(first.idx, graph[first.src].shape or (), strict=True)
     extents = tuple(None if p == channel else e for p, e in own)
     return first.yes, graph[first.src].dtype, extents
-
-
-def is_plain(graph: Graph, regions: Iterable[Region], shape: Shape) -> bool:
-    """True for tests for zeros of values that have images and channels as their dimensions."""
-    return all(_is_plain(graph, t, shape) for r in regions for t in r)
-
-
-def _is_plain(graph: Graph, t: Test, shape: Shape) -> bool:
-    own = graph[t.src].shape
-    if t.pred != "nz" or own is None:
-        return False
-    bare = [(dim_index(d, e), e) for d, e in enumerate(shape[:2]) if e != ONE]
-    places = [(p, e) for p, e in zip(t.idx, own, strict=True) if (p, e) != (ZERO, ONE)]
-    return all(p in bare for p in places) and len(set(places)) == len(places)
-
-
-def can_find(graph: Graph, r: Region, name: str) -> bool:
-    """True where live channels of a value can be computed from a region's tests."""
-    shape = graph[name].shape or ()
-    if len(shape) < 3 or shape[CHANNELS].as_int() is None:
-        return False
-    if is_plain(graph, [r], shape):
-        return True
-    return can_compute(graph, Domain(shape[:2], frozenset(r)))

@@ -16,8 +16,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.work import EXAMPLE_SIZE
-from pitc.passes.lower.channels.convolve import ChannelSkip, channels_and_filters
-from pitc.passes.lower.channels.flags import is_plain
+from pitc.passes.regions.channels import ChannelSkip, channels_and_filters, is_plain
 
 LONGEST = 8  # convolutions that choose together: either all of them leave out channels, or none
 
