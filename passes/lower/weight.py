@@ -7,10 +7,10 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.nodes import Array
-from pitc.ir.panels import PANEL_WIDTH, panel_count
+from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
 from pitc.ir.widened import Widened
 from pitc.passes.lower.builder import Builder
-from pitc.passes.regions.matrix import Weight
+from pitc.passes.regions.matrix import Matrix
 
 
 @dataclass(slots=True)
@@ -21,19 +21,25 @@ class Panels:
 
     made: dict[tuple[str, bool, int, int], ir.Value] = field(default_factory=dict)
 
-    def value(self, build: Builder, weight: Weight) -> ir.Value:
-        """The panels of a weight, made once and computed when they are written."""
+    def value(self, build: Builder, weight: Matrix) -> ir.Value:
+        """The panels of a constant, made once and computed when they are written."""
         key = (weight.value.name or "", weight.transposed, weight.k, weight.n)
         if key not in self.made:
-            tensor = weight.value.const_value
+            tensor = weight.value.const_value  # by then it may be in the artifact
             assert tensor is not None
-            make = partial(weight.panels, tensor)
+            make = partial(_panels, weight, tensor)
             shape = (panel_count(weight.n), weight.k, PANEL_WIDTH)
             halves = isinstance(tensor, Widened)
             self.made[key] = build.lazy_constant(
                 f"{key[0]}.panels", make, shape, tensor.dtype, halves=halves
             )
         return self.made[key]
+
+
+def _panels(weight: Matrix, tensor: ir.TensorProtocol) -> Array:
+    w = tensor.numpy()
+    w = w.reshape(weight.n, weight.k).T if weight.transposed else w.reshape(weight.k, weight.n)
+    return pack_panels(w, w.dtype)
 
 
 def padded_bias(build: Builder, bias: ir.Value | None, n: int) -> ir.Value:

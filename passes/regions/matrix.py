@@ -10,46 +10,18 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import Array, attribute, is_plain_product
-from pitc.ir.panels import pack_panels
+from pitc.ir.nodes import attribute, is_plain_product
 
 Dims = Sequence[int | str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
-    """A constant right operand.
+class Matrix:
+    """A right operand, `[K, N]`.
 
     Args:
-        value: The initializer; `[K, N]` in any number of dimensions.
-        transposed: It is stored `[N, K]`.
-        k: Rows of the matrix.
-        n: Its columns.
-    """
-
-    value: ir.Value
-    transposed: bool
-    k: int
-    n: int
-
-    def panels(self, tensor: ir.TensorProtocol) -> Array:
-        """The weight in the layout that kernels read.
-
-        Args:
-            tensor: Its elements: by then, those of the initializer may be in the artifact.
-        """
-        w = tensor.numpy()
-        if self.transposed:
-            return pack_panels(w.reshape(self.n, self.k).T, w.dtype)
-        return pack_panels(w.reshape(self.k, self.n), w.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class ComputedMatrix:
-    """A right operand that is computed when the model runs.
-
-    Args:
-        value: float32 `[K, N]`.
+        value: Its elements: an initializer in any number of dimensions; or, float32, of two.
+        constant: It is the former, which kernels read as panels.
         factor: A value of the same shape that it is multiplied by, elementwise; None: no such.
         finite: `value` is, beside a factor: 0 there is 0 in the product.
         transposed: Both are stored `[N, K]`.
@@ -58,6 +30,7 @@ class ComputedMatrix:
     """
 
     value: ir.Value
+    constant: bool
     factor: ir.Value | None
     finite: bool
     transposed: bool
@@ -100,70 +73,59 @@ def has_kernels(graph: Graph, value: ir.Value) -> bool:
     return dtype is not None and dtype in graph.target.types
 
 
-def constant_matrix(node: ir.Node) -> Weight | None:
-    """The constant matrix on the right of a contraction, with the transposes on its way."""
-    if not is_plain_product(node):
-        return None
-    (*_, value), transposed = _right_operand(node)
-    producer = value.producer()
-    sizes: list[int] | None = None
-    if producer is not None and producer.op_type == "Reshape" and not producer.domain:
-        before, target = producer.inputs
-        if before is None or target is None:
-            return None
-        if target.const_value is None or not target.is_initializer():
-            return None
-        value, sizes = before, [int(n) for n in target.const_value.numpy().reshape(-1)]
-    if not value.is_initializer() or value.is_graph_input():
-        return None
-    tensor = value.const_value
-    if tensor is None:
-        return None
-    sizes = sizes or [int(d) for d in tensor.shape.numpy()]
-    if len(sizes) != 2 or min(sizes) < 1 or prod(sizes) != tensor.size:
-        return None
-    rows, columns = sizes
-    k, n = (columns, rows) if transposed else (rows, columns)
-    return Weight(value, transposed, k, n)
-
-
-def is_large(graph: Graph, matrix: Weight | ComputedMatrix) -> bool:
+def is_large(graph: Graph, matrix: Matrix) -> bool:
     """True where a product by the matrix is worth a node."""
     return min(matrix.k, matrix.n) >= graph.target.least_extent
 
 
-def computed_matrix(graph: Graph, node: ir.Node, source_node: ir.Node) -> ComputedMatrix | None:
-    """The float32 matrix on the right of a contraction, as it lies in memory.
+def right_matrix(graph: Graph, node: ir.Node, source: ir.Node) -> Matrix | None:
+    """The matrix on the right of a contraction, as it lies in memory, with the transposes on its
+    way: a constant, or one that is computed when the model runs.
 
-    A product of two values that only this contraction reads is taken as its two factors.
+    Of the latter, a product of two values that only this contraction reads is taken as its factors.
 
     Args:
         graph: The analysed graph.
         node: The contraction.
-        source_node: The node of the source graph that it comes from, which reads the same values.
+        source: The node of the source graph that it comes from, which reads the same values.
     """
     if not is_plain_product(node):
         return None
-    chain, transposed = _right_operand(node)
-    dims = dims_of(graph, chain[-1])
-    if dims is None or len(dims) != 2 or not is_float32(graph, chain[-1]):
+    operand = node.inputs[1]
+    assert operand is not None
+    chain, transposed = stored(operand, transposed=bool(attribute(node, "transB", 0)))
+    value, factor, dims = chain[-1], None, dims_of(graph, chain[-1])
+    constant = _constant(value)
+    if constant is not None:
+        value, dims = constant
+    elif is_float32(graph, value):
+        value, factor = _factors(graph, chain, {node, source})
+    else:
         return None
-    rows, columns = dims
-    if not isinstance(rows, int) or not isinstance(columns, int):
-        return None
-    value, factor = _factors(graph, chain, {node, source_node})
-    k, n = (columns, rows) if transposed else (rows, columns)
     if factor is not None and is_finite(factor) and not is_finite(value):
         value, factor = factor, value
     finite = factor is not None and is_finite(value)
-    return ComputedMatrix(value, factor, finite, transposed, k, n)
+    match dims:
+        case [int(rows), int(columns)]:
+            k, n = (columns, rows) if transposed else (rows, columns)
+            return Matrix(value, constant is not None, factor, finite, transposed, k, n)
+    return None
 
 
-def _right_operand(node: ir.Node) -> tuple[list[ir.Value], bool]:
-    """The right operand of a contraction, as `stored` says it."""
-    operand = node.inputs[1]
-    assert operand is not None
-    return stored(operand, transposed=bool(attribute(node, "transB", 0)))
+def _constant(value: ir.Value) -> tuple[ir.Value, Dims] | None:
+    """The constant that a value is, or is a reshape of, and its dimensions."""
+    producer, sizes = value.producer(), None
+    if producer is not None and producer.op_type == "Reshape" and not producer.domain:
+        before, target = producer.inputs
+        shape = tensor_of(target)
+        if before is None or shape is None:
+            return None
+        value, sizes = before, [int(n) for n in shape.numpy().reshape(-1)]
+    tensor = tensor_of(value)
+    if tensor is None:
+        return None
+    sizes = sizes or [int(d) for d in tensor.shape.numpy()]
+    return (value, sizes) if prod(sizes) == tensor.size else None
 
 
 def stored(operand: ir.Value, *, transposed: bool) -> tuple[list[ir.Value], bool]:
@@ -207,11 +169,17 @@ def _factors(
     return (x, y) if whole else (stored, None)
 
 
+def tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The elements of a constant that no caller replaces."""
+    if value is None or not value.is_initializer() or value.is_graph_input():
+        return None
+    return value.const_value
+
+
 def is_finite(value: ir.Value) -> bool:
-    """True for a constant of finite numbers that no caller replaces."""
-    if not value.is_initializer() or value.is_graph_input() or value.const_value is None:
-        return False
-    return bool(np.isfinite(value.const_value.numpy()).all())
+    """True for a constant of finite numbers."""
+    tensor = tensor_of(value)
+    return tensor is not None and bool(np.isfinite(tensor.numpy()).all())
 
 
 def has_bias(node: ir.Node) -> bool:
@@ -226,9 +194,6 @@ def bias_row(node: ir.Node, n: int) -> ir.Value | None:
 
 def is_vector(value: ir.Value | None, n: int) -> bool:
     """True for a constant row of n numbers."""
-    if value is None or value.const_value is None or not value.is_initializer():
-        return False
-    tensor = value.const_value
-    dims = [int(d) for d in tensor.shape.numpy()]
-    row = bool(dims) and dims[-1] == n and all(d == 1 for d in dims[:-1])
-    return row and not value.is_graph_input()
+    tensor = tensor_of(value)
+    dims = [] if tensor is None else [int(d) for d in tensor.shape.numpy()]
+    return dims[-1:] == [n] and all(d == 1 for d in dims[:-1])

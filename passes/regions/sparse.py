@@ -8,14 +8,14 @@ where looking pays. It has to test along k, and along a dimension that is the op
 over whole rows, or over the keys of a batch, is what packed regions are for.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.expr import Combine, Read, TensorExpr, is_contraction
+from pitc.ir.expr import Read, TensorExpr, is_contraction
 from pitc.ir.graph import CHUNK, Graph, NodeView
 from pitc.ir.index import dim_index
 from pitc.ir.nodes import Array, is_plain_product, node_name
@@ -23,16 +23,7 @@ from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, describe
 from pitc.passes.regions.contraction import Kind, axis_kinds, factor_reads
 from pitc.passes.regions.form import PackCandidate, Skip, static_shape, zero_facts
-from pitc.passes.regions.matrix import (
-    ComputedMatrix,
-    Weight,
-    bias_row,
-    computed_matrix,
-    constant_matrix,
-    has_bias,
-    has_kernels,
-    is_large,
-)
+from pitc.passes.regions.matrix import bias_row, has_bias, has_kernels, is_large, right_matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +105,15 @@ def _why_not_lowered(site: PackCandidate, operand: SparseOperand) -> tuple[Code,
         return Code.NO_LOWERING, text
     if not is_plain_product(node):
         return Code.NO_LOWERING, "kernels skip zeros of MatMul and of Gemm"
-    matrix: Weight | ComputedMatrix | None
-    if operand.operand:
-        if not target.skips_right:
-            text = f"zeros of the right operand '{operand.name}' are skipped on CPUs only"
-            return Code.NO_LOWERING, text
-        matrix = computed_matrix(graph, node, node)
-        text = f"'{operand.name}' is no float32 matrix of known extents"
-    else:
-        matrix = constant_matrix(node) if operand.weights else None
-        matrix = matrix if matrix and has_kernels(graph, matrix.value) else None
-        types = ", ".join(str(t.numpy()) for t in target.types)
-        text = f"'{operand.name}' is multiplied by no constant matrix of {types}"
-    if matrix is None:
+    if operand.operand and not target.skips_right:
+        text = f"zeros of the right operand '{operand.name}' are skipped on CPUs only"
         return Code.NO_LOWERING, text
+    matrix, constant = right_matrix(graph, node, node), not operand.operand
+    if matrix is None or matrix.constant != constant or not has_kernels(graph, matrix.value):
+        types = ", ".join(str(t.numpy()) for t in target.types)
+        text = f"multiplied by no constant matrix of {types}"
+        text = text if constant else "no float32 matrix of known extents"
+        return Code.NO_LOWERING, f"'{operand.name}' is {text}"
     if has_bias(node) and bias_row(node, matrix.n) is None:
         return Code.NO_LOWERING, f"its bias is not a constant row of {matrix.n}"
     if not is_large(graph, matrix) or matrix.k * matrix.n < target.least_weight:
@@ -181,29 +167,11 @@ def _tells_elements_apart(r: Region, kinds: Mapping[int, Kind | None]) -> bool:
 
 
 def _weights(view: NodeView, others: Iterable[Read]) -> tuple[str, ...]:
-    """The constants that the other operands are moved parts of; none where one is computed."""
-    found: dict[str, None] = {}
-    for read in others:
-        for name in _constants(view.graph, view.name(read.operand)):
-            if name is None:
-                return ()
-            found.setdefault(name)
-    return tuple(found)
-
-
-def _constants(graph: Graph, name: str) -> Iterator[str | None]:
-    """The constants that a value is moved together from; None among them for anything else."""
-    todo = [name]
-    while todo:
-        x = todo.pop()
-        expr, producer = graph[x].expr, graph[x].producer
-        if graph.is_constant(x):
-            yield x
-        elif expr is None or producer is None or expr.combine is not Combine.MOVE:
-            yield None
-        else:
-            view = NodeView(graph, producer)
-            todo += [view.name(r.operand) for r in expr.moving_reads] or [""]
+    """The constants that the other operands are, or are made of; none where one is computed."""
+    matrix = right_matrix(view.graph, view.node, view.node)
+    stored = {1: matrix.value.name or ""} if matrix is not None and matrix.constant else {}
+    names = tuple(stored.get(r.operand) or view.name(r.operand) for r in others)
+    return names if all(map(view.graph.is_constant, names)) else ()
 
 
 def _not_finite(graph: Graph, view: NodeView, weight: str) -> Refusal:

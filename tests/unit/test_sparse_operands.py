@@ -342,19 +342,18 @@ def test_a_weight_that_is_not_finite_is_refused(bad: float, where: tuple[int, in
 
 
 def test_a_weight_behind_movement_is_looked_at() -> None:
-    weight = rows(RNG, 2, 3, N)
-    weight[1, 2, 0] = np.inf
+    weight = rows(RNG, N, 2, 3)
+    weight[4, 1, 2] = np.inf
 
     def build(g: GraphBuilder) -> None:
-        r = g.op("Relu", g.input("x", np.float32, ("rows", 2 * K)))
-        parts = (g.weight("zeros", np.zeros((2, 3, N), np.float32)), g.weight("w", weight))
-        whole = g.op("Concat", *(g.op("Reshape", w, g.ints(K, N)) for w in parts), axis=0)
-        y = g.op("MatMul", r, whole)
+        r = g.op("Relu", g.input("x", np.float32, ("rows", K)))
+        whole = g.op("Reshape", g.weight("w", weight), g.ints(N, K))
+        y = g.op("MatMul", r, g.op("Transpose", whole, perm=[1, 0]))
         g.output(y, "y", np.float32, ("rows", N))
 
     graph = Graph(ir.from_proto(built(build)))  # as it is: normalised, it is one constant
     fill_facts(graph)
-    assert "'w' holds inf at [1, 2, 0]" in the_refusal(graph).reason
+    assert "'w' holds inf at [4, 1, 2]" in the_refusal(graph).reason
 
 
 def test_a_bias_may_be_infinite() -> None:
