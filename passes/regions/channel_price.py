@@ -6,20 +6,21 @@ back between them.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import onnx_ir as ir
 
-from pitc.ir.expr import Shape, TensorExpr
+from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.work import EXAMPLE_SIZE
-from pitc.passes.regions.channels import ChannelSkip, channels_and_filters, is_plain
+from pitc.passes.regions.channels import ChannelSkip, is_plain
 
 LONGEST = 8  # convolutions that choose together: either all of them leave out channels, or none
 
+Row = Sequence[ChannelSkip]
 Paying = dict[ir.Node, ChannelSkip | Refusal]
 
 
@@ -30,22 +31,18 @@ def paying(graph: Graph, skips: Iterable[ChannelSkip]) -> Paying:
         graph: The analysed graph.
         skips: Convolutions whose channels may be left out, in the order of the graph.
     """
-    found: Paying = {}
-    for chain in _chains(graph, skips):
-        found |= _longest(graph, chain)
-    return found
-
-
-def _chains(graph: Graph, skips: Iterable[ChannelSkip]) -> list[list[ChannelSkip]]:
-    """The skips, those together that may choose together."""
-    chains: dict[ir.Value, list[ChannelSkip]] = {}
+    rows: dict[ir.Value, Row] = {}
     for skip in skips:
-        before = chains.get(skip.image, [])
-        joins = before and _is_link(graph, before[-1], skip)
-        if joins:
-            del chains[skip.image]
-        chains[skip.end] = [*before, replace(skip, joined=True)] if joins else [skip]
-    return list(chains.values())
+        before = rows.get(skip.image, ())
+        if before and _is_link(graph, before[-1], skip):
+            del rows[skip.image]
+            rows[skip.end] = [*before, replace(skip, joined=True)]
+        else:
+            rows[skip.end] = [skip]
+    found: Paying = {}
+    for row in rows.values():
+        found |= _longest(graph, row)
+    return found
 
 
 def _is_link(graph: Graph, before: ChannelSkip, skip: ChannelSkip) -> bool:
@@ -57,82 +54,71 @@ def _is_link(graph: Graph, before: ChannelSkip, skip: ChannelSkip) -> bool:
     return bool(skip.zero) and not before.unread and set(before.idle) == set(skip.zero)
 
 
-def _longest(graph: Graph, chain: Sequence[ChannelSkip]) -> Paying:
-    """The longest part of a chain that pays, and what of the rest does."""
+def _longest(graph: Graph, row: Row) -> Paying:
+    """The longest part of a row that pays, and what of the rest does."""
     found: Paying = {}
-    for count in range(min(len(chain), LONGEST), 0, -1):
-        for start in range(len(chain) - count + 1):
-            part, end = list(chain[start : start + count]), start + count
-            part[0] = replace(part[0], joined=False)
+    for count in range(min(len(row), LONGEST), 0, -1):
+        for start in range(len(row) - count + 1):
+            end = start + count
+            part = [replace(row[start], joined=False), *row[start + 1 : end]]
             priced = _priced(graph, part)
             if not isinstance(priced, Refusal):
                 found |= {skip.steps[0]: skip for skip in priced}
-                return _longest(graph, chain[:start]) | found | _longest(graph, chain[end:])
+                return _longest(graph, row[:start]) | found | _longest(graph, row[end:])
             if count == 1:
                 found[part[0].steps[0]] = priced
     return found
 
 
-def _priced(graph: Graph, chain: Sequence[ChannelSkip]) -> list[ChannelSkip] | Refusal:
+def _priced(graph: Graph, row: Row) -> Row | Refusal:
     """Skips that choose together, or why they never pay."""
-    name = node_name(chain[0].steps[0])
-    works = [2 * _size(e, (*e.shape, *e.reduced)) for e in (_expr(graph, s) for s in chain)]
-    work = sum(works)
-    target = graph.target
-    prices = target.channels
-    if _lost(graph, chain) > prices.loss * work:
+    name, target = node_name(row[0].steps[0]), graph.target
+    sizes, prices = [_sizes(graph, skip) for skip in row], target.channels
+    first, last, work = row[0], row[-1], sum(each.work for each in sizes)
+    image, result = sizes[0].image, sizes[-1].result
+    turned = (not first.zero and not first.image.is_graph_input()) * image
+    turned += (not last.idle) * result
+    look = prices.look if all(each.plain for each in sizes) else prices.look_up
+    lost = look + prices.link * len(row) + prices.hold * result + prices.turn * turned
+    if lost > prices.loss * work:
         text = f"finding live channels takes over {prices.loss:.0%} of its work"
         return Refusal(Code.NO_GAIN, name, text)
-    steps = prices.start * len(chain) + target.flops_per_byte * _moved(graph, chain)
+    moved = bool(first.zero) * image + bool(last.idle) * result
+    moved += sum(each.filters for each in sizes)
+    steps = prices.start * len(row) + target.flops_per_byte * 4 * moved
     share = prices.speed * (1 - steps / work)
     if share < prices.least:
         text = f"it would pay only below {max(share, 0):.0%} live channels"
         return Refusal(Code.NO_GAIN, name, text)
-    pairs = [prod(channels_and_filters(graph, skip)) for skip in chain]
     return [
-        replace(skip, weight=own // n, budget=int(share * own))
-        for skip, own, n in zip(chain, works, pairs, strict=True)
+        replace(s, weight=e.work // (s.channels * s.filters), budget=int(share * e.work))
+        for s, e in zip(row, sizes, strict=True)
     ]
 
 
-def _lost(graph: Graph, chain: Sequence[ChannelSkip]) -> int:
-    """What a choice takes, in operations, when all channels live."""
-    first, last = chain[0], chain[-1]
-    x, expr, shape = first.image, _expr(graph, first), _image(graph, first)
-    image, result = _size(expr, shape), _size(expr, _result(graph, last))
-    turned = bool(not first.zero and not x.is_graph_input()) * image + (not last.idle) * result
-    plain = is_plain(graph, first.zero, shape)
-    plain &= all(is_plain(graph, skip.idle, _result(graph, skip)) for skip in chain)
-    prices = graph.target.channels
-    look = (prices.look if plain else prices.look_up) + prices.link * len(chain)
-    return look + prices.hold * result + prices.turn * turned
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Elements of what a convolution reads and its last step gives, and the operations that it
+    takes; all for one image where the batch is not known. And: all tests are plain ones.
+    """
+
+    image: int
+    filters: int
+    result: int
+    work: int
+    plain: bool
 
 
-def _moved(graph: Graph, chain: Sequence[ChannelSkip]) -> int:
-    """Bytes that are gathered, or put back, when a choice falls on few channels."""
-    first, last = chain[0], chain[-1]
-    moved = bool(first.zero) * _size(_expr(graph, first), _image(graph, first))
-    moved += bool(last.idle) * _size(_expr(graph, last), _result(graph, last))
-    filters = ((e, (e.shape[1], *e.reduced)) for e in (_expr(graph, skip) for skip in chain))
-    return 4 * (moved + sum(_size(e, extents) for e, extents in filters))
-
-
-def _expr(graph: Graph, skip: ChannelSkip) -> TensorExpr:
+def _sizes(graph: Graph, skip: ChannelSkip) -> _Sizes:
     expr = graph[skip.steps[0].outputs[0].name or ""].expr
     assert expr is not None
-    return expr
+    image, result = (graph[x.name or ""].shape or () for x in (skip.image, skip.end))
 
+    def size(extents: Shape) -> int:
+        unknown = (1 if e == expr.shape[0] else EXAMPLE_SIZE for e in extents)
+        sizes = ((e.as_int(), n) for e, n in zip(extents, unknown, strict=True))
+        return prod(n if e is None else e for e, n in sizes)
 
-def _image(graph: Graph, skip: ChannelSkip) -> Shape:
-    return graph[skip.image.name or ""].shape or ()
-
-
-def _result(graph: Graph, skip: ChannelSkip) -> Shape:
-    return graph[skip.end.name or ""].shape or ()
-
-
-def _size(expr: TensorExpr, extents: Shape) -> int:
-    """Elements, for one image where the batch is not known."""
-    unknown = (1 if e == expr.shape[0] else EXAMPLE_SIZE for e in extents)
-    sizes = ((e.as_int(), n) for e, n in zip(extents, unknown, strict=True))
-    return prod(n if e is None else e for e, n in sizes)
+    filters, work = (expr.shape[1], *expr.reduced), 2 * size((*expr.shape, *expr.reduced))
+    plain = is_plain(graph, skip.zero, image) and is_plain(graph, skip.idle, result)
+    return _Sizes(size(image), size(filters), size(result), work, plain)

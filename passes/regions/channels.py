@@ -16,10 +16,10 @@ from operator import or_
 
 import onnx_ir as ir
 
-from pitc.ir.expr import Combine, Shape, TensorExpr
+from pitc.ir.expr import Combine, Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, ZERO, dim_index
-from pitc.ir.nodes import attribute, first_output, input_names
+from pitc.ir.nodes import attribute, first_output
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, describe
 from pitc.passes.facts.dead import dead_facts
@@ -52,6 +52,8 @@ class ChannelSkip(Skip):
         zero: Regions of the image, over images and channels, in which it is 0.
         idle: The same of the last step, where it is 0, or where nobody reads it.
         unread: The idle regions are of the latter kind.
+        channels: How many the image has.
+        filters: How many it has itself.
         weight: What a channel of a filter takes, in operations.
         budget: What all live ones may take, so that leaving out the others pays.
         joined: The image is what the skip before gives; they choose together, once.
@@ -61,6 +63,8 @@ class ChannelSkip(Skip):
     zero: tuple[Region, ...]
     idle: tuple[Region, ...]
     unread: bool
+    channels: int
+    filters: int
     weight: int = 0
     budget: int = 0
     joined: bool = False
@@ -88,15 +92,6 @@ class ChannelSkip(Skip):
         return "; ".join(f"{x} where {' or '.join(map(describe, rs))}" for x, rs in said if rs)
 
 
-def channels_and_filters(graph: Graph, skip: ChannelSkip) -> tuple[int, int]:
-    """How many of each a convolution has."""
-    weight = skip.steps[0].inputs[1]
-    shape = graph[weight.name or ""].shape if weight is not None else None
-    assert shape is not None  # it is constant
-    filters, channels = (e.as_int() or 0 for e in shape[:2])
-    return channels, filters
-
-
 def is_convolution(node: ir.Node) -> bool:
     """True for the operator whose channels may be left out."""
     return not node.domain and node.op_type == "Conv"
@@ -104,24 +99,23 @@ def is_convolution(node: ir.Node) -> bool:
 
 def live_channels(site: PackCandidate) -> ChannelSkip | Refusal:
     """What the facts say of a convolution's channels."""
-    graph, node = site.context.graph, site.node
+    graph = site.context.graph
     if not _can_choose(site):
         return site.refuse(Code.NO_FACT, "it leaves out no channels")
-    image, weight, *_ = input_names(node)
-    steps, zero = _steps(site), list[Region]()
-    result = graph[site.out.name].bit
-    if graph.finite(weight) and site.expr.reduced[0].as_int() is not None:
-        zero = [r for r in zero_facts(graph, image) if _is_of_channels(site, image, r, result)]
+    steps, image, weight = _steps(site), site.input(0), site.input(1)
+    filters, channels = (e.as_int() or 0 for e in site.context.shape(weight)[:2])
+    is_sum = graph.finite(weight) and site.expr.reduced[0].as_int() is not None
+    zero = _of_channels(site, image, zero_facts(graph, image) if is_sum else ())
     for unread in (False, True):
         for count in range(len(steps), 0, -1):
             end = first_output(steps[count - 1])
             facts = graph[end].dead if unread else zero_regions(graph, end)
-            idle = tuple(r for r in facts if _is_of_channels(site, end, r, result))
+            idle = _of_channels(site, end, facts)
             if idle and not graph[end].captured:
-                return ChannelSkip(tuple(steps[:count]), tuple(zero), idle, unread)
+                return ChannelSkip(tuple(steps[:count]), zero, idle, unread, channels, filters)
     if not zero or graph[first_output(steps[-1])].captured:
         return site.refuse(Code.NO_FACT, "nothing is known of its channels")
-    return ChannelSkip(tuple(steps), tuple(zero), (), False)
+    return ChannelSkip(tuple(steps), zero, (), False, channels, filters)
 
 
 def _can_choose(site: PackCandidate) -> bool:
@@ -135,26 +129,28 @@ def _can_choose(site: PackCandidate) -> bool:
     return runs and constant and is_float32(graph, weight)
 
 
-def _is_of_channels(site: PackCandidate, name: str, r: Region, result: int) -> bool:
-    """True for a region of a value that looks at its channels, and at nothing else but images.
-
-    Args:
-        site: The convolution.
-        name: The value.
-        r: The region.
-        result: The bit of what the convolution gives: tests come before it.
+def _of_channels(site: PackCandidate, name: str, facts: Iterable[Region]) -> tuple[Region, ...]:
+    """Regions of a value that look at its channels, at nothing else but images, and at nothing that
+    is computed from what the convolution gives.
     """
-    graph, shape, sources = site.context.graph, site.context.shape(name), r.sources - {""}
-    looked = {d for t in r for d in t.dims() if d >= 0}
-    if not sources or CHANNELS not in looked or not looked <= {0, CHANNELS}:
-        return False
-    above = graph.ancestors()
-    if any((above.get(x, 0) | graph[x].bit) & result for x in sources):
-        return False
-    if not all(_is_whole(site.context, x) and graph.visible(x, name) for x in sources):
-        return False
-    found = is_plain(graph, [r], shape) or can_compute(graph, Domain(shape[:2], frozenset(r)))
-    return found and len(shape) > 2 and shape[CHANNELS].as_int() is not None
+    graph, result = site.context.graph, site.context.graph[site.out.name].bit
+    shape, above = graph[name].shape or (), graph.ancestors()
+    if len(shape) < 3 or shape[CHANNELS].as_int() is None:
+        return ()
+
+    def is_seen(x: str) -> bool:
+        later = (above.get(x, 0) | graph[x].bit) & result
+        return not later and _is_whole(site.context, x) and graph.visible(x, name)
+
+    def is_found(r: Region) -> bool:
+        looked = {d for t in r for d in t.dims() if d >= 0}
+        if not r.sources - {""} or CHANNELS not in looked or not looked <= {0, CHANNELS}:
+            return False
+        if not all(map(is_seen, r.sources - {""})):
+            return False
+        return is_plain(graph, [r], shape) or can_compute(graph, Domain(shape[:2], frozenset(r)))
+
+    return tuple(filter(is_found, facts))
 
 
 def _is_whole(context: FormContext, name: str) -> bool:
@@ -201,50 +197,39 @@ def _is_step(context: FormContext, node: ir.Node, value: ir.Value) -> bool:
     graph, expr = context.graph, context.graph[first_output(node)].expr
     if expr is None or len(node.outputs) != 1 or not is_float32(graph, node.outputs[0]):
         return False
+    if expr.combine not in (Combine.MAP, Combine.REDUCE) or expr.ordered & {0, CHANNELS}:
+        return False
     own = graph[value.name or ""].shape or ()
-    same = expr.combine is Combine.MAP and expr.shape == own
-    if not same and not _pools(expr, own):
+    read = [r.index[:2] for r in expr.reads if node.inputs[r.operand] is value]
+    alone = len(expr.shape) == len(own) and expr.shape[:2] == own[:2]
+    if not alone or read != [tuple(dim_index(d, e) for d, e in enumerate(own[:2]))]:
         return False
-    operands = [x for x in node.inputs if x is not None]
-    others = [x for x in operands if x is not value]
-    if len(others) + 1 != len(operands):
-        return False
-    if not all(graph.is_constant(x.name or "") or _is_whole(context, x.name or "") for x in others):
-        return False
-    return all(channel_axis(graph, node, x, expr.shape) is not None for x in others)
+    others = [x for x in node.inputs if x is not None and x is not value]
+    seen = all(graph.is_constant(x.name or "") or _is_whole(context, x.name or "") for x in others)
+    return seen and all(channel_axis(graph, node, x) is not None for x in others)
 
 
-def _pools(expr: TensorExpr, shape: Shape) -> bool:
-    """True where each channel of an image is reduced by itself."""
-    if expr.combine is not Combine.REDUCE or len(expr.shape) != len(shape):
-        return False
-    bare = tuple(dim_index(d, e) for d, e in enumerate(shape[:2]))
-    alone = expr.shape[:2] == shape[:2] and len(expr.reads) == 1 and not expr.ordered & {0, 1}
-    return alone and expr.reads[0].index[:2] == bare
-
-
-def channel_axis(graph: Graph, node: ir.Node, operand: ir.Value, shape: Shape) -> int | None:
+def channel_axis(graph: Graph, node: ir.Node, operand: ir.Value) -> int | None:
     """The dimension of a step's other operand that goes along channels.
 
     Args:
         graph: The analysed graph.
-        node: The step: BatchNormalization or an elementwise operator.
+        node: The step.
         operand: The operand.
-        shape: Extents of the value that the step is applied to.
 
     Returns:
         -1 where it is the same for all channels; None where it tells places apart.
     """
-    own = graph[operand.name or ""].shape
-    if own is None or len(own) > len(shape):
+    expr = graph[first_output(node)].expr
+    reads = [] if expr is None else [r for r in expr.reads if node.inputs[r.operand] is operand]
+    if expr is None or not reads:  # numbers that are no elements of it
+        own = graph[operand.name or ""].shape
+        return -1 if own is not None and all(e == ONE for e in own) else None
+    images, channels = (dim_index(d, e) for d, e in enumerate(expr.shape[:2]))
+    index = reads[0].index
+    if len(reads) > 1 or not {ZERO, images, channels}.issuperset(index):
         return None
-    if (node.domain, node.op_type) == ("", "BatchNormalization"):
-        return 0
-    first = len(shape) - len(own)
-    if any(e != ONE for d, e in enumerate(own, first) if d > CHANNELS):
-        return None
-    axis = CHANNELS - first
-    return axis if axis >= 0 and own[axis] != ONE else -1
+    return index.index(channels) if channels != ZERO and channels in index else -1
 
 
 def sound_channels(
@@ -263,7 +248,7 @@ def sound_channels(
         demand: What the graph outputs need then.
         given_up: Regions of graph outputs that the user does not want.
     """
-    packed, graph = [forms[n] for n in demand.forms], found[0][0].context.graph
+    graph, packed = found[0][0].context.graph, [forms[n] for n in demand.forms]
     tested = {x for form in packed for d in form.domains for x in d.sources()}
     tested.update(x for _, skip in found for x in skip.sources)
     beside = graph.with_outputs(sorted(tested))
@@ -288,16 +273,14 @@ def sound_channels(
     chosen = dict[ir.Node, ChannelSkip | Refusal]()
     for (site, first), second in zip(found, again, strict=True):
         skip = second if isinstance(second, ChannelSkip) else first
-        zero, idle = (tuple(filter(kept, rs)) for rs in (skip.zero, skip.idle))
-        end = skip.end.name or ""
-        if second is not skip:
-            zero = idle = ()
-        elif skip.unread and rests & graph[end].bit:
+        facts = (skip.zero, skip.idle) if skip is second else ((), ())
+        zero, idle = (tuple(filter(kept, rs)) for rs in facts)
+        end, upset = skip.end.name or "", None
+        if skip.unread and rests & graph[end].bit:
             idle = ()
-        overwrites = bool(idle) and skip.unread
-        upset = None
-        if overwrites:
+        if skip.unread and idle:
             upset = reader_upset_by_zeros(beside, end, readers, {*unread, *demand.exits})
+            idle = () if upset is not None and zero else idle
         if not (zero or idle):
             text = f"a value that {skip} depends on would change"
             chosen[site.node] = site.refuse(Code.JOINT, text, end)
@@ -308,7 +291,6 @@ def sound_channels(
             text = f"{upset.op_type} reads '{end}' and may divide by 0 or read another place"
             chosen[site.node] = site.refuse(Code.NOT_TOTAL, text, end)
         else:
-            idle = idle if upset is None else ()
-            unread_idle = overwrites and upset is None
+            unread_idle = skip.unread and bool(idle)
             chosen[site.node] = replace(skip, zero=zero, idle=idle, unread=unread_idle)
     return chosen

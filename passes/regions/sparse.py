@@ -18,7 +18,7 @@ import onnx_ir as ir
 from pitc.ir.expr import Read, TensorExpr, is_contraction
 from pitc.ir.graph import CHUNK, Graph, NodeView
 from pitc.ir.index import dim_index
-from pitc.ir.nodes import Array, is_plain_product, node_name
+from pitc.ir.nodes import is_plain_product, node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, describe
 from pitc.passes.regions.contraction import Kind, axis_kinds, factor_reads
@@ -34,15 +34,12 @@ class SparseOperand(Skip):
         operand: Which input of the node.
         name: The value.
         where: The fill facts that say so, as text in the coordinates of the operand.
-        weights: What it is multiplied by, if that is constant, and then finite; empty where it is
-            computed when the model runs: then it has to be checked for Inf and NaN as it is packed.
     """
 
     lowering = "contract"
     operand: int
     name: str
     where: tuple[str, ...]
-    weights: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"operand {self.operand} is 0 where {' or '.join(self.where)}"
@@ -55,7 +52,8 @@ def sparse_operand(site: PackCandidate) -> SparseOperand | Refusal:
     if not found:
         refusals = (x for x in each if isinstance(x, Refusal))
         return next(refusals, site.refuse(Code.NO_FACT, "no operand is known to hold zeros"))
-    operand = next((x for x in found if x.operand), found[0])
+    is_right = is_plain_product(site.node)
+    operand = next((x for x in found if x.operand and is_right), found[0])
     why = _why_not_lowered(site, operand)
     return operand if why is None else site.refuse(*why, operand.name)
 
@@ -89,12 +87,11 @@ def _operand(view: NodeView, read: Read, reads: Iterable[Read]) -> SparseOperand
     facts = [r for r in facts if _tells_elements_apart(r, dims)]
     if not facts:
         return None
-    weights = _weights(view, others)
-    bad = next(filter(graph.exceptional, weights), None)
+    bad = next(filter(graph.exceptional, _weights(view, others)), None)
     if bad is not None:
         return _not_finite(graph, view, bad)
     where = tuple(dict.fromkeys(map(describe, _first(graph, facts))))
-    return SparseOperand((view.node,), read.operand, name, where, weights)
+    return SparseOperand((view.node,), read.operand, name, where)
 
 
 def _why_not_lowered(site: PackCandidate, operand: SparseOperand) -> tuple[Code, str] | None:
@@ -167,7 +164,9 @@ def _tells_elements_apart(r: Region, kinds: Mapping[int, Kind | None]) -> bool:
 
 
 def _weights(view: NodeView, others: Iterable[Read]) -> tuple[str, ...]:
-    """The constants that the other operands are, or are made of; none where one is computed."""
+    """The constants that the other operands are, or are made of; none where one is computed when
+    the model runs: that is checked for Inf and NaN as it is packed.
+    """
     matrix = right_matrix(view.graph, view.node, view.node)
     stored = {1: matrix.value.name or ""} if matrix is not None and matrix.constant else {}
     names = tuple(stored.get(r.operand) or view.name(r.operand) for r in others)
@@ -175,20 +174,13 @@ def _weights(view: NodeView, others: Iterable[Read]) -> tuple[str, ...]:
 
 
 def _not_finite(graph: Graph, view: NodeView, weight: str) -> Refusal:
+    """Where the first Inf or NaN of a constant stands, and which it is."""
     x = graph.array(weight)
     assert x is not None
-    index, value = _first_exception(x)
-    text = f"'{weight}' holds {value} at {list(index)}; a product of 0 with it is NaN"
+    flat, start = x.reshape(-1), 0
+    while np.isfinite(part := flat[start : start + CHUNK].astype(np.complex128)).all():
+        start += CHUNK
+    at = start + int(np.isfinite(part).argmin())
+    index = [int(i) for i in np.unravel_index(at, x.shape)]
+    text = f"'{weight}' holds {flat[at]} at {index}; a product of 0 with it is NaN"
     return Refusal(Code.NON_FINITE_WEIGHT, node_name(view.node), text, weight)
-
-
-def _first_exception(x: Array) -> tuple[tuple[int, ...], str]:
-    """Where the first Inf or NaN of an array stands, and which it is."""
-    flat = x.reshape(-1)
-    for start in range(0, flat.size, CHUNK):
-        part = flat[start : start + CHUNK]
-        bad = ~np.isfinite(part if part.dtype.kind in "fc" else part.astype(np.float32))
-        if bad.any():
-            at = start + int(bad.argmax())
-            return tuple(int(i) for i in np.unravel_index(at, x.shape)), str(flat[at])
-    raise ValueError("every element is finite")

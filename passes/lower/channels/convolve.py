@@ -28,7 +28,6 @@ from pitc.passes.regions.channels import (
     CHANNELS,
     ChannelSkip,
     channel_axis,
-    channels_and_filters,
 )
 from pitc.passes.regions.form import Skip
 from pitc.passes.regions.matrix import is_float32
@@ -64,11 +63,10 @@ def skip_channels(graph: Graph, build: Builder, skips: Mapping[ir.Node, Skip]) -
 def _skip(graph: Graph, build: Builder, chain: Chain, group: str) -> None:
     ends = [(chain[0].image, chain[0].zero), *((skip.end, skip.idle) for skip in chain)]
     flags, places = channel_flags(graph, build, ends)
-    sizes = [channels_and_filters(graph, skip) for skip in chain]
     few = choose_channels(
         build,
         [node_name(skip.steps[0]) for skip in chain],
-        list(zip([sizes[0][0], *(filters for _, filters in sizes)], places, strict=True)),
+        list(zip([chain[0].channels, *(skip.filters for skip in chain)], places, strict=True)),
         [(skip.weight, skip.budget) for skip in chain],
         flags,
     )
@@ -107,10 +105,9 @@ def _again(
     weight, *bias = (x and inner.cut(x, filters, 0) for x in operands)
     assert weight is not None
     result = inner.again(node, [image, inner.cut(weight, channels, CHANNELS), *bias])
-    shape = graph[old.name or ""].shape or ()
     for step in steps:
         others = [
-            result if x is old else x and inner.cut(x, filters, channel_axis(graph, step, x, shape))
+            result if x is old else x and inner.cut(x, filters, channel_axis(graph, step, x))
             for x in step.inputs
         ]
         result, old = inner.again(step, others), step.outputs[0]

@@ -40,15 +40,10 @@ def channel_flags(
     for members in alike.values():
         parts.append(_alive(graph, build, [ends[k] for k in members]))
         for k in members:
-            start, at = at, at + _extent(graph, ends[k][0])
-            places[k] = slice(start, at)
+            (_, channels, *_) = graph[ends[k][0].name or ""].shape or ()
+            places[k] = slice(at, at := at + (channels.as_int() or 0))
     flags = parts[0] if len(parts) == 1 else build.op("Concat", parts, axis=0)
     return flags, places
-
-
-def _extent(graph: Graph, value: ir.Value) -> int:
-    shape = graph[value.name or ""].shape
-    return 0 if shape is None else shape[CHANNELS].as_int() or 0
 
 
 def _alive(
