@@ -123,9 +123,7 @@ def _restore(low: Lowering) -> None:
 STEPS = (
     Step("build", _build),
     Step("zero padded outputs", _zero_padded_outputs),
-    Step(
-        "skip channels", lambda low: skip_channels(low.graph, low.packed.build, low.regions.skips)
-    ),
+    Step("skip channels", lambda low: skip_channels(low.packed, low.regions.skips)),
     Step("contractions", _make_contractions),
     Step("masks", lambda low: fuse_masks(low.packed)),
     Step("moves", lambda low: fuse_moves(low.packed)),

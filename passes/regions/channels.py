@@ -256,8 +256,8 @@ def sound_channels(
     context = replace(found[0][0].context, graph=beside)
     again = [live_channels(replace(site, context=context)) for site, _ in found]
     unread = {x.end.name or "" for x in again if isinstance(x, ChannelSkip) and x.unread}
-    exits, above, rests = overwritten_bits(graph, demand.exits, ()), graph.ancestors(), 0
-    written = exits | overwritten_bits(graph, unread, ())
+    exits, above, rests = overwritten_bits(graph, demand.exits), graph.ancestors(), 0
+    written = exits | overwritten_bits(graph, unread)
     for form in packed:
         proofs = (r for p in form.packings for r in (p.proof, p.zero) if r is not None)
         rests = reduce(or_, (r.via for r in (*form.rests_on, *proofs)), rests)

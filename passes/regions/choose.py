@@ -90,15 +90,11 @@ def _chosen(graph: Graph, contexts: Contexts) -> Regions:
     search = Search(graph, contexts, out.forms)
     for way in (r for r in ROUNDS if graph.opset >= r.opset):
         for site in way.candidates(search):
-            found = _allowed_form(site, way.tried, strata)
+            found, node = _allowed_form(site, way.tried, strata), site.node
             if isinstance(found, Form):
-                out.forms[site.node] = found
-            elif (
-                isinstance(found, Refusal)
-                and found.code in way.tells
-                and asks_why(graph, site.node)
-            ):
-                out.refusals.setdefault(site.node, found)
+                out.forms[node] = found
+            elif isinstance(found, Refusal) and found.code in way.tells and asks_why(graph, node):
+                out.refusals.setdefault(node, found)
     _keep_sound_and_paying(graph, out)
     out.refusals = {n: r for n, r in out.refusals.items() if n not in out.forms}
     return out

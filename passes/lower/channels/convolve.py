@@ -24,31 +24,26 @@ from pitc.ir.nodes import attribute, node_name
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.channels.choice import choose_channels
 from pitc.passes.lower.channels.flags import channel_flags
-from pitc.passes.regions.channels import (
-    CHANNELS,
-    ChannelSkip,
-    channel_axis,
-)
+from pitc.passes.lower.packed import Packed
+from pitc.passes.regions.channels import CHANNELS, ChannelSkip, channel_axis
 from pitc.passes.regions.form import Skip
 from pitc.passes.regions.matrix import is_float32
 
 EPSILON = 1e-5  # of a BatchNormalization that names none
 
-
 Chain = Sequence[ChannelSkip]
 
 
-def skip_channels(graph: Graph, build: Builder, skips: Mapping[ir.Node, Skip]) -> None:
+def skip_channels(packed: Packed, skips: Mapping[ir.Node, Skip]) -> None:
     """Let convolutions choose, each time they run, between their live channels and all.
 
     The choices become If nodes when branches are closed (`pitc.passes.control.branches`).
 
     Args:
-        graph: The analysed graph; its model is changed.
-        build: Where nodes go.
+        packed: Where they stand.
         skips: What nodes leave out, in the order of the graph.
     """
-    chains: dict[ir.Value, list[ChannelSkip]] = {}
+    graph, chains = packed.graph, dict[ir.Value, list[ChannelSkip]]()
     for skip in (s for s in skips.values() if isinstance(s, ChannelSkip)):
         chains[skip.end] = [*(chains.pop(skip.image) if skip.joined else ()), skip]
     if not chains:
@@ -57,7 +52,7 @@ def skip_channels(graph: Graph, build: Builder, skips: Mapping[ir.Node, Skip]) -
     for node in graph.nodes:
         node.metadata_props.setdefault(BRANCH, "")
     for number, chain in enumerate(chains.values(), first):
-        _skip(graph, build, chain, str(number))
+        _skip(graph, packed.build, chain, str(number))
 
 
 def _skip(graph: Graph, build: Builder, chain: Chain, group: str) -> None:
