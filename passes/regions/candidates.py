@@ -6,7 +6,7 @@ that its readers read.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Flag, auto
 from functools import cached_property, partial
 
@@ -60,11 +60,13 @@ class Search:
         graph: The analysed graph.
         contexts: The domains.
         forms: What was found so far: it grows while candidates are looked for.
+        demand: What runs, and what of it packed, once forms are chosen.
     """
 
     graph: Graph
     contexts: Contexts
     forms: dict[ir.Node, Form]
+    demand: Demand = field(default_factory=Demand)
 
     def free(self, nodes: Iterable[ir.Node | None]) -> Iterator[tuple[ir.Node, TensorExpr]]:
         """Those of some nodes that could have a form and have none so far, with the expressions of
@@ -153,18 +155,13 @@ def rows_wanted(search: Search) -> Iterator[PackCandidate]:
             yield from search.candidates(context, node, expr, [packing] if packing else [])
 
 
-def zeros_seen(search: Search, whole: Demand) -> Iterator[PackCandidate]:
-    """Sums of products, packed or not, in graph order: they may look for zeros when they run.
-
-    Args:
-        search: What is looked through.
-        whole: What runs, and what of it packed.
-    """
-    graph = search.graph
+def zeros_seen(search: Search) -> Iterator[PackCandidate]:
+    """Sums of products, packed or not, in graph order: they may look for zeros when they run."""
+    graph, demand = search.graph, search.demand
     convolutions = [first_output(node) for node in graph.nodes if is_convolution(node)]
-    for name in (*convolutions, *(whole.exits if convolutions else ())):
+    for name in (*convolutions, *(demand.exits if convolutions else ())):
         graph.note_bit(name)
-    context = FormContext(graph, all_live(()), whole=whole.nodes)
+    context = FormContext(graph, all_live(()), whole=demand.nodes)
     for node in graph.nodes:
         expr = graph[first_output(node)].expr
         if expr is not None and sums_products(expr):
@@ -211,3 +208,5 @@ ROUNDS = (
     Round(Tried.WANTED, rows_wanted),
 )
 """In the order in which they are tried."""
+SKIPS = Round(Tried.ZEROS, zeros_seen, tells=frozenset(Code) - {Code.NO_FACT})
+"""Behind them, beside the forms that were chosen."""

@@ -15,7 +15,7 @@ from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
 from pitc.ir.report import RegionRecord
-from pitc.passes.regions.candidates import ROUNDS, Search, Tried, asks_why, zeros_seen
+from pitc.passes.regions.candidates import ROUNDS, SKIPS, Search, Tried, asks_why
 from pitc.passes.regions.channel_price import paying
 from pitc.passes.regions.channels import ChannelSkip, sound_channels
 from pitc.passes.regions.contexts import Contexts, Strata, contexts_of, strata_of, untried
@@ -79,7 +79,7 @@ def choose_regions(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None
         contexts = contexts.without(costly)
     out.refusals |= {n: r for n, r in unpaid.items() if n not in out.forms}
     if given_up is not None:
-        _add_skips(Search(graph, contexts, out.forms), out, given_up)
+        _add_skips(Search(graph, contexts, out.forms, out.demand), out, given_up)
     return out
 
 
@@ -103,13 +103,13 @@ def _chosen(graph: Graph, contexts: Contexts) -> Regions:
 def _add_skips(search: Search, out: Regions, given_up: Mapping[str, Sequence[Region]]) -> None:
     """What leaves out zeros that it sees when it runs, beside the packed forms."""
     channels = list[tuple[PackCandidate, ChannelSkip]]()
-    for site in zeros_seen(search, out.demand):
-        found = form_of(site, Tried.ZEROS)
+    for site in SKIPS.candidates(search):
+        found = form_of(site, SKIPS.tried)
         if isinstance(found, ChannelSkip):
             channels.append((site, found))
         elif isinstance(found, Skip):
             out.skips[site.node] = found
-        elif isinstance(found, Refusal) and found.code is not Code.NO_FACT:
+        elif isinstance(found, Refusal) and found.code in SKIPS.tells:
             out.refusals.setdefault(site.node, found)
     if channels:
         chosen = sound_channels(channels, out.forms, out.demand, given_up)
