@@ -50,8 +50,7 @@ def sparse_operand(site: PackCandidate) -> SparseOperand | Refusal:
     each = sparse_operands(site.context.graph, site.node)
     found = [x for x in each if isinstance(x, SparseOperand)]
     if not found:
-        refusals = (x for x in each if isinstance(x, Refusal))
-        return next(refusals, site.refuse(Code.NO_FACT, "no operand is known to hold zeros"))
+        return next(iter(each), site.refuse(Code.NO_FACT, "no operand is known to hold zeros"))
     is_right = is_plain_product(site.node)
     operand = next((x for x in found if x.operand and is_right), found[0])
     why = _why_not_lowered(site, operand)

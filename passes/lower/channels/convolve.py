@@ -57,11 +57,12 @@ def skip_channels(packed: Packed, skips: Mapping[ir.Node, Skip]) -> None:
 
 def _skip(graph: Graph, build: Builder, chain: Chain, group: str) -> None:
     ends = [(chain[0].image, chain[0].zero), *((skip.end, skip.idle) for skip in chain)]
-    flags, places = channel_flags(graph, build, ends)
+    extents = [chain[0].channels, *(skip.filters for skip in chain)]
+    flags, places = channel_flags(graph, build, ends, extents)
     few = choose_channels(
         build,
         [node_name(skip.steps[0]) for skip in chain],
-        list(zip([chain[0].channels, *(skip.filters for skip in chain)], places, strict=True)),
+        list(zip(extents, places, strict=True)),
         [(skip.weight, skip.budget) for skip in chain],
         flags,
     )

@@ -17,7 +17,10 @@ from pitc.passes.regions.domain import Domain
 
 
 def channel_flags(
-    graph: Graph, build: Builder, ends: Sequence[tuple[ir.Value, Sequence[Region]]]
+    graph: Graph,
+    build: Builder,
+    ends: Sequence[tuple[ir.Value, Sequence[Region]]],
+    extents: Sequence[int],
 ) -> tuple[ir.Value, list[slice | None]]:
     """Channels of several values in one vector, and the place of each; None: all of them live.
 
@@ -27,6 +30,7 @@ def channel_flags(
         graph: The analysed graph.
         build: Where nodes go.
         ends: The values, each with regions over images and channels where it does not live.
+        extents: How many channels each has.
 
     Returns:
         f32 [all channels], above 0 where a channel lives in some image.
@@ -40,8 +44,7 @@ def channel_flags(
     for members in alike.values():
         parts.append(_alive(graph, build, [ends[k] for k in members]))
         for k in members:
-            (_, channels, *_) = graph[ends[k][0].name or ""].shape or ()
-            places[k] = slice(at, at := at + (channels.as_int() or 0))
+            places[k] = slice(at, at := at + extents[k])
     flags = parts[0] if len(parts) == 1 else build.op("Concat", parts, axis=0)
     return flags, places
 
