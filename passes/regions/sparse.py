@@ -67,17 +67,18 @@ def sparse_operands(graph: Graph, node: ir.Node) -> list[SparseOperand | Refusal
     """
     view = NodeView(graph, node)
     expr = graph[view.out()].expr
-    reads = factor_reads(expr) if expr is not None and is_contraction(expr) else []
-    return [x for read in reads if (x := _operand(view, read, reads)) is not None]
+    if expr is None or not is_contraction(expr):
+        return []
+    return [x for read in factor_reads(expr) if (x := _operand(view, expr, read)) is not None]
 
 
-def _operand(view: NodeView, read: Read, reads: Iterable[Read]) -> SparseOperand | Refusal | None:
+def _operand(view: NodeView, expr: TensorExpr, read: Read) -> SparseOperand | Refusal | None:
     """What one factor is; None where nothing says that it holds zeros."""
-    graph, name, expr = view.graph, view.name(read.operand), view.graph[view.out()].expr
+    graph, name = view.graph, view.name(read.operand)
     facts = [r for r in zero_facts(graph, name) if _looks_at_zeros(graph, r)]
-    if expr is None or not facts:
+    if not facts:
         return None
-    others = [r for r in reads if r is not read]
+    others = [r for r in factor_reads(expr) if r is not read]
     kinds = axis_kinds(expr, read, others)
     if Kind.K not in kinds.values():
         text = f"'{name}' may hold zeros, but no axis that is summed over can be permuted"
