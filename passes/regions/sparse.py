@@ -21,6 +21,7 @@ from pitc.ir.index import dim_index
 from pitc.ir.nodes import is_plain_product, node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, describe
+from pitc.passes.regions.channels import is_convolution
 from pitc.passes.regions.contraction import Kind, axis_kinds, factor_reads
 from pitc.passes.regions.form import PackCandidate, Skip, static_shape, zero_facts
 from pitc.passes.regions.matrix import bias_row, has_bias, has_kernels, is_large, right_matrix
@@ -97,7 +98,7 @@ def _operand(view: NodeView, expr: TensorExpr, read: Read) -> SparseOperand | Re
 def _why_not_lowered(site: PackCandidate, operand: SparseOperand) -> tuple[Code, str] | None:
     """Why no kernel skips zeros of an operand, or none that is worth it."""
     graph, node, target = site.context.graph, site.node, site.context.graph.target
-    if node.op_type == "Conv" and not node.domain:
+    if is_convolution(node):
         text = "zeros of single places are not skipped by a convolution, only those of channels"
         return Code.NO_LOWERING, text
     if not is_plain_product(node):
