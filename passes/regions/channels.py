@@ -291,6 +291,5 @@ def sound_channels(
             text = f"{upset.op_type} reads '{end}' and may divide by 0 or read another place"
             chosen[site.node] = site.refuse(Code.NOT_TOTAL, text, end)
         else:
-            unread_idle = skip.unread and bool(idle)
-            chosen[site.node] = replace(skip, zero=zero, idle=idle, unread=unread_idle)
+            chosen[site.node] = replace(skip, zero=zero, idle=idle)
     return chosen

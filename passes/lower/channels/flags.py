@@ -15,12 +15,11 @@ from pitc.passes.lower.live import live_points
 from pitc.passes.regions.channels import CHANNELS, is_plain
 from pitc.passes.regions.domain import Domain
 
+End = tuple[ir.Value, Sequence[Region]]
+
 
 def channel_flags(
-    graph: Graph,
-    build: Builder,
-    ends: Sequence[tuple[ir.Value, Sequence[Region]]],
-    extents: Sequence[int],
+    graph: Graph, build: Builder, ends: Sequence[End], extents: Sequence[int]
 ) -> tuple[ir.Value, list[slice | None]]:
     """Channels of several values in one vector, and the place of each; None: all of them live.
 
@@ -49,9 +48,7 @@ def channel_flags(
     return flags, places
 
 
-def _alive(
-    graph: Graph, build: Builder, ends: Sequence[tuple[ir.Value, Sequence[Region]]]
-) -> ir.Value:
+def _alive(graph: Graph, build: Builder, ends: Sequence[End]) -> ir.Value:
     """Above 0 where a channel lives in some image, outside of every region: f32 [channels].
 
     Several values are one behind the other; they have a region each, and a test that is alike.
