@@ -15,11 +15,10 @@ from pitc.ir.index import Poly
 from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import node_name
 from pitc.ir.plans.ops import Attention, Contract, Detect, Pack, Unpack
-from pitc.passes.lower.builder import Builder, dims_of
+from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import detected_mask
 from pitc.passes.lower.packed import Packed
 from pitc.passes.lower.rows import all_rows, from_all_rows
-from pitc.passes.lower.weight import stored
 from pitc.passes.regions.domain import Coords, Domain
 from pitc.passes.regions.form import (
     BiasOperand,
@@ -34,6 +33,7 @@ from pitc.passes.regions.form import (
     WholeOperand,
 )
 from pitc.passes.regions.layout import layout_of
+from pitc.passes.regions.matrix import dims_of, stored
 
 
 @dataclass(frozen=True, slots=True)
