@@ -10,9 +10,7 @@ from pathlib import Path
 
 from benchmarks.gpu import measured
 from benchmarks.gpu.goals import GOALS, floor_of
-from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_DEVICES, CudaArch
-from pitc.ir.cuda_variants import dense_tiles, offers_of
-from pitc.ir.gpu_speed import (
+from benchmarks.gpu.model import (
     Speed,
     memory_us,
     predict_attention,
@@ -21,6 +19,8 @@ from pitc.ir.gpu_speed import (
     predict_listed,
     predict_product,
 )
+from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_DEVICES, CudaArch
+from pitc.ir.cuda_variants import dense_tiles, offers_of
 
 PAGE = Path(__file__).parent.parent / "docs" / "cuda-developers.md"
 BEGIN, END = "<!-- {} -->\n", "<!-- end -->\n"

@@ -17,8 +17,7 @@ from rich.table import Table
 from scipy.optimize import least_squares
 
 from benchmarks.report import RESULTS
-from pitc.ir.tile_shapes import FACTORS, UNIT
-from pitc.ir.tiles import COMPUTED, FEMTOSECONDS, STREAMED, VariantCost
+from pitc.ir.tiles import COMPUTED, FACTOR_UNIT, FACTORS, FEMTOSECONDS, STREAMED, VariantCost
 from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.options import LEVELS
 from pitc.tiles.factors import factors_at
@@ -105,7 +104,7 @@ def replay(points: Sequence[Point], table: dict[str, VariantCost]) -> Replay:
     prices = np.array([table[v].prices for v in VARIANTS])
     features, shapes = features_of(work)
     amounts = np.stack([features[v] for v in VARIANTS], axis=1)
-    plain = (UNIT,) * FACTORS
+    plain = (FACTOR_UNIT,) * FACTORS
     factors = [factors_at(shapes, table[v].factors or plain) for v in VARIANTS]
     us = [[p.us.get(v, np.nan) for v in VARIANTS] for p in points]
     return Replay(np.array(us), amounts * prices / FEMTOSECONDS, np.stack(factors, axis=1))

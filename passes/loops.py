@@ -19,8 +19,8 @@ from pitc.passes.control.bodies import captured, states_of
 from pitc.passes.control.branches import close_branches
 from pitc.passes.control.graft import detach
 from pitc.passes.facts.dead import dead_facts
+from pitc.passes.lower.panels import Panels
 from pitc.passes.lower.steps import lower
-from pitc.passes.lower.weight import Panels
 from pitc.passes.records import node_records, rewritten, with_host_copies
 from pitc.passes.regions.choose import choose_regions
 

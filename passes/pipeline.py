@@ -21,11 +21,9 @@ from pitc.passes.control.branches import close_branches
 from pitc.passes.effect import Effect, padding_effect
 from pitc.passes.live_scales import scale_by_live_tokens, scale_notes
 from pitc.passes.loops import LoweredBodies, lower_bodies
-from pitc.passes.lower.channels.skips import ChannelSkips, channel_skips
 from pitc.passes.lower.early_quantise import quantise_early
-from pitc.passes.lower.sparse import SparseContractions, sparse_contractions
+from pitc.passes.lower.panels import Panels
 from pitc.passes.lower.steps import lower
-from pitc.passes.lower.weight import Panels
 from pitc.passes.normalise import normalise
 from pitc.passes.padding import padding_notes, token_places
 from pitc.passes.readers import readers_of, whole_reader
@@ -116,7 +114,6 @@ class _Compilation:
         self.report = Report(padding=options.padding, kind=self.target.kind)
         self.checks = Stages(model, options.check)
         self.scaled: list[str] = []
-        self.sparse, self.channels = SparseContractions(), ChannelSkips()
         self.lowered = Lowered(model, report=self.report)
 
     def annotate(self, nodes: Iterable[ir.Node]) -> None:
@@ -141,20 +138,16 @@ def _facts(state: _Compilation) -> None:
 def _regions(state: _Compilation) -> None:
     graph, known, options, report = state.known.graph, state.known, state.options, state.report
     state.bodies = lower_bodies(graph, options.prices, state.checks.packed)
-    state.regions = regions = choose_regions(graph)
+    given_up = known.given_up if options.prices is not None else None
+    state.regions = regions = choose_regions(graph, given_up)
     state.checks.chosen(graph, regions)
-    if options.prices is not None:
-        state.sparse = sparse_contractions(graph)
-        if graph.target.skips_channels:
-            state.channels = channel_skips(graph, regions, known.given_up)
     readers = readers_of(graph)
-    report.nodes = node_records(graph, regions, state.sparse, state.channels, readers)
+    report.nodes = node_records(graph, regions, readers)
     report.whole_reader = whole_reader(readers, report.nodes)
     report.assumptions = sorted(graph.assumptions)
     report.notes = padding_notes(graph, known.masks, known.given_up)
     report.tokens = token_places(known.tokens)
-    runs = packed_nodes(regions) or state.sparse.nodes or state.channels.nodes
-    is_packed = bool(runs or state.bodies.kernels)
+    is_packed = bool(packed_nodes(regions) or regions.skips or state.bodies.kernels)
     effect = Effect(options.padding, is_packed, len(state.scaled), tries=options.suggest)
     report.notes += padding_effect(known, report, effect)
     if options.suggest:
@@ -167,8 +160,6 @@ def _lower(state: _Compilation) -> None:
         graph,
         state.regions,
         state.known.given_up,
-        sparse=state.sparse.nodes,
-        channels=state.channels.nodes.values(),
         prices=state.options.prices,
         check=state.checks.packed,
     )

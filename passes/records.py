@@ -14,10 +14,8 @@ from pitc.ir.refusal import ALL_READ, Code, Refusal
 from pitc.ir.region import describe
 from pitc.ir.report import NodeRecord, RegionRecord
 from pitc.ir.work import example_flops
-from pitc.passes.lower.channels.skips import ChannelSkips
 from pitc.passes.lower.packed import Log
 from pitc.passes.lower.rewrite import Rewriter
-from pitc.passes.lower.sparse import SparseContractions
 from pitc.passes.readers import Readers, readers_of
 from pitc.passes.regions.choose import Regions
 
@@ -25,34 +23,27 @@ UNSHARED = "no contraction shares its dead rows"
 
 
 def node_records(
-    graph: Graph,
-    regions: Regions,
-    sparse: SparseContractions | None = None,
-    channels: ChannelSkips | None = None,
-    readers: Readers | None = None,
+    graph: Graph, regions: Regions, readers: Readers | None = None
 ) -> list[NodeRecord]:
     """One record per node: axes, facts, and what became of it."""
     readers = readers or readers_of(graph)
-    sparse, channels = sparse or SparseContractions(), channels or ChannelSkips()
     absorbed = {n: node_name(node) for n, node in _absorbed(regions).items()}
-    done = dict.fromkeys((n for skip in channels.nodes.values() for n in skip.steps), "channels")
-    done |= dict.fromkeys(sparse.nodes, "contract") | dict.fromkeys(absorbed, "folded")
+    done = {n: skip.lowering for skip in regions.skips.values() for n in skip.steps}
+    done |= dict.fromkeys(absorbed, "folded")
     for node in regions.demand.forms:
         plan = regions.forms[node].plan
         done[node] = "packed" if plan is None else plan.op
-    refusals = {**sparse.refusals, **regions.refusals, **channels.refusals}
-    skipped = {n: str(skip) for n, skip in {**sparse.nodes, **channels.nodes}.items()}
     found = []
     makers = {name: i for i, node in enumerate(graph.nodes) for name in output_names(node)}
     for i, node in enumerate(graph.nodes):
         record, lowering = node_record(graph, node), done.get(node, "ordinary")
-        why = refusals.get(node) or _refusal(graph, node, bool(record.dead), readers)
+        why = regions.refusals.get(node) or _refusal(graph, node, bool(record.dead), readers)
         found.append(
             replace(
                 record,
                 lowering=lowering,
                 refusal=why if lowering == "ordinary" else None,
-                sparse=skipped.get(node, ""),
+                sparse=str(regions.skips.get(node, "")),
                 inside=absorbed.get(node, "") if lowering == "folded" else "",
                 rule=regions.forms[node].rule if node in regions.demand.forms else "",
                 reads=_reads(i, node, makers),

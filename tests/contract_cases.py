@@ -4,9 +4,9 @@ import numpy as np
 
 from pitc.codegen import reference
 from pitc.codegen.call import KernelLibrary
-from pitc.codegen.engines.cpu import FOLD
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
+from pitc.ir.variants import FOLD
 from tests.codegen_kernels import Array, guarded, normal
 
 CANARY = np.float32(7.25)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from pitc.ir.cuda_target import CudaTile
-from pitc.ir.cuda_variants import GROUP, SECTOR_BYTES, SEGMENT, SQUARE, TOTALS
+from pitc.ir.cuda_variants import GROUP, SEGMENT, TOTALS
 from pitc.ir.panels import PANEL_WIDTH, panel_count
-from pitc.ir.variants import ITEM_BYTES
+from pitc.ir.variants import ITEM_BYTES, LINE_BYTES, SQUARE
 
 CHUNK, WARP_ROWS, WORD = 16, 8, 4
+SECTOR_BYTES = LINE_BYTES["cuda"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,16 @@
 import math
 from collections.abc import Sequence
 
-from pitc.ir.tile_shapes import FACTORS, UNIT
-from pitc.ir.tile_work import Work
-from pitc.ir.tiles import COMPUTED, FEMTOSECONDS, STREAMED, TileTable, VariantCost
+from pitc.ir.tiles import (
+    COMPUTED,
+    FACTOR_UNIT,
+    FACTORS,
+    FEMTOSECONDS,
+    STREAMED,
+    TileTable,
+    VariantCost,
+    Work,
+)
 from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.tiles.factors import factors_at
 from pitc.tiles.selector import features_of
@@ -39,5 +46,5 @@ def time_of(prices: Sequence[int], variant: str, features: Sequence[float]) -> f
 def predicted_us(cost: VariantCost, variant: str, w: Work) -> float:
     """What a variant is predicted to take, microseconds."""
     features, shapes = features_of([w])
-    factor = factors_at(shapes, cost.factors or (UNIT,) * FACTORS)[0]
+    factor = factors_at(shapes, cost.factors or (FACTOR_UNIT,) * FACTORS)[0]
     return float(factor * time_of(cost.prices, variant, features[variant][0]) / FEMTOSECONDS)

@@ -30,13 +30,7 @@ CPP = ("runtime/CMakeLists.txt", "runtime/abi/", "runtime/ep/")
 
 ENTRANCES = ("pitc", "pitc.compiled", "pitc.errors", "pitc.version")
 """What a program imports that runs models; all of `pitc.runtime` is, too."""
-BUILDERS = (
-    "pitc.ir.cuda_target",
-    "pitc.ir.cuda_variants",
-    "pitc.ir.plans.header",
-    "pitc.ir.tile_shapes",
-    "pitc.ir.variants",
-)
+BUILDERS = ("pitc.ir.machine_header", "pitc.ir.plans.header")
 """What CMake runs to make headers."""
 DEPENDENCIES = ("numpy", "onnxruntime")
 """Those of `pitc-runtime`, as pyproject.toml bounds them."""

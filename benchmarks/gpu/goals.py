@@ -14,8 +14,8 @@ each GPU; a multiple of cuBLAS does not, and may be more than memory allows:
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from benchmarks.gpu.model import memory_us
 from pitc.ir.cuda_target import CUDA_DEVICES, CudaArch
-from pitc.ir.gpu_speed import memory_us
 from pitc.ir.variants import ITEM_BYTES
 
 Sizes = tuple[int, int, int]

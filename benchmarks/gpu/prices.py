@@ -25,12 +25,14 @@ from pitc.ir.cuda_variants import (
     KINDS,
     TOTALS,
     CudaOffer,
+    block_count,
     block_width,
     features_of,
     line_of,
     offers_of,
 )
-from pitc.ir.gpu_speed import FEMTOSECONDS, GpuPrices
+from pitc.ir.gpu_speed import GpuPrices
+from pitc.ir.tiles import FEMTOSECONDS
 
 SIZES = ((4096, 4096), (1280, 3072), (512, 4096))
 """Rows, and k and n."""
@@ -111,7 +113,8 @@ def _point(
         return None
     processors = run.machine.multiprocessors
     line = line_of(offer.variant, offer.tile, DTYPE, processors, rows_of_block)
-    features = features_of(line, totals, len(a), side, side, block_width(DTYPE))
+    blocks = block_count(side, block_width(DTYPE))
+    features = features_of(line, totals, (len(a), side, side), blocks)
     return [float(x) for x in features], result["contenders"][0]["us"]
 
 

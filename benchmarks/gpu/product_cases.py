@@ -15,7 +15,7 @@ from benchmarks.gpu.run import DTYPE, ITEM, OURS, Run, product_bytes
 from benchmarks.gpu.timing import Contender, Make
 from pitc.ir.cuda_target import CudaTile
 from pitc.ir.cuda_variants import KINDS, TOTALS, dense_tiles
-from pitc.ir.gpu_speed import FEMTOSECONDS
+from pitc.ir.tiles import FEMTOSECONDS
 
 GEMMS = ((4096, 4096, 4096), (1280, 768, 3072), (1280, 3072, 768))
 """Rows, k and n: a large one, and those of a feed-forward layer of BERT-base, 40 of 128 tokens."""

@@ -26,8 +26,9 @@ from pitc.ir.cuda_variants import (
     dense_tiles,
     line_of,
     offers_of,
+    tile_time,
 )
-from pitc.ir.gpu_speed import GpuPrices, clock_table, half_turns
+from pitc.ir.gpu_speed import GpuPrices, clock_table
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
 from pitc.ir.variants import ITEM_BYTES
@@ -127,11 +128,10 @@ def dense_tile(machine: Machine, operands: Operands) -> CudaTile:
     clocks = dict(clock_table(dtype))[f"clocks_{machine.arch}"]
     assert isinstance(clocks, tuple)
 
-    def time(number: int) -> int:
+    def time(number: int) -> float:
+        sizes = t, k * ITEM_BYTES[dtype], n
         tile = dense_tiles(dtype)[number]
-        turns = -(-(-(-t // tile.m) * -(-n // tile.n)) // machine.multiprocessors)
-        steps = -(-k * ITEM_BYTES[dtype] // tile.k_bytes)
-        return half_turns(turns) * steps * int(clocks[number])
+        return float(tile_time(tile, int(clocks[number]), sizes, machine.multiprocessors))
 
     return dense_tiles(dtype)[min(range(len(dense_tiles(dtype))), key=time)]
 

@@ -15,13 +15,10 @@ from collections.abc import Callable, Sequence
 
 from pitc.codegen import tir
 from pitc.codegen.vector_math import relu
+from pitc.ir.variants import FOLD
 
 Read = tuple[Callable[[int], tir.Expr], Callable[[int], tir.Expr]]
 """Of one step: row -> number of the left operand, vector -> vector of the right one."""
-
-
-FOLD = 384
-"""Products of one chain: a multiple of the widths of micro-tiles and of the stretches of B."""
 
 
 class Blocks:

@@ -14,13 +14,22 @@ Lane v of each warp has variant v, so there are at most 32. Nobody waits for the
 come later find their number in `gate`, or leave.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pitc.codegen import collective, ptx, tir
 from pitc.codegen.ptx import Window
 from pitc.codegen.tir import Buffer, Expr, T
-from pitc.ir.cuda_variants import COLUMNS, FEATURES, GROUP, KINDS, SEGMENT, SQUARE, TOTALS
+from pitc.ir.cuda_variants import (
+    COLUMNS,
+    FEATURES,
+    GROUP,
+    KINDS,
+    SEGMENT,
+    TOTALS,
+    Arithmetic,
+    features_of,
+)
 
 WARPS = 32
 _THREADS = 32 * WARPS
@@ -61,7 +70,8 @@ def _choose(width: int) -> None:
         there = ptx.held(T.min(count[0], listed), "int32")
         line = _Line(table, prices, lane)
         totals = _totals(counts, parts, thread, warp, lane, sums)
-        time = line.time(totals, (there, k, n, k_blocks))
+        named = dict(zip(TOTALS, totals, strict=True))
+        time = line.time(features_of(line.columns, named, (there, k, n), k_blocks, _VALUES))
         with tir.when(tir.both(warp == 0, line.here)):
             tir.assign(trace, time, len(TOTALS) + lane)
         number = T.Select(forced >= 0, forced, _cheapest(time, lane))
@@ -111,25 +121,43 @@ class _Line:
 
     def __init__(self, table: Buffer, prices: Buffer, lane: Expr) -> None:
         self.here = lane < ptx.int32(table.shape[0])
-        self._line = ptx.registers(len(COLUMNS), "int32")
+        held = ptx.registers(len(COLUMNS), "int32")
         self._prices = ptx.registers(len(FEATURES), "float32")
         for c in range(len(COLUMNS)):
-            tir.assign(self._line, T.if_then_else(self.here, table[lane, c], T.int32(1)), c)
+            tir.assign(held, T.if_then_else(self.here, table[lane, c], T.int32(1)), c)
         for f in range(len(FEATURES)):
             price = T.if_then_else(self.here, prices[lane, f], _infinite())
             tir.assign(self._prices, price, f)
+        self.columns = [held[c] for c in range(len(COLUMNS))]
 
-    def time(self, totals: list[Expr], sizes: tuple[Expr, Expr, Expr, Expr]) -> Expr:
+    def time(self, amounts: Sequence[Expr]) -> Expr:
         """What it is predicted to take."""
-        line = [self._line[c] for c in range(len(COLUMNS))]
         time = T.float32(0)
-        for f, amount in enumerate(_features(line, totals, *sizes)):
+        for f, amount in enumerate(amounts):
             time = time + amount * self._prices[f]
         return ptx.held(time, "float32")
 
     def kind_of(self, number: Expr) -> Expr:
         """The kind of a variant."""
-        return collective.value_of(self._line[0], number, "int32")
+        return collective.value_of(self.columns[0], number, "int32")
+
+
+def _chosen(values: Sequence[Expr], number: Expr) -> Expr:
+    found, *others = values
+    for i, value in enumerate(others, 1):
+        found = T.Select(number == i, value, found)
+    return found
+
+
+_VALUES = Arithmetic(
+    real=lambda count: T.Cast("float32", count),
+    steps=lambda count, by: T.truncdiv(count + by - 1, by),
+    least=lambda a, b: T.min(a, b),
+    most=lambda a, b: T.max(a, b),
+    chosen=_chosen,
+    held=lambda value: ptx.held(value, str(value.ty.dtype)),
+)
+"""Of values of a kernel: counts are int32, what is real is float32."""
 
 
 def _infinite() -> Expr:
@@ -149,38 +177,6 @@ def _cheapest(time: Expr, lane: Expr) -> Expr:
         least.set(T.Select(better != 0, other, least.value))
         best.set(T.Select(better != 0, number, best.value))
     return best.value
-
-
-def _features(
-    line: list[Expr], totals: list[Expr], rows: Expr, k: Expr, n: Expr, k_blocks: Expr
-) -> list[Expr]:
-    """As `pitc.ir.cuda_variants.features_of`."""
-    kind, m, per_n, step, blocks, entry = line
-    _, strips, _, segments, squares = totals
-
-    def above(count: Expr, by: Expr) -> Expr:
-        return T.truncdiv(count + by - 1, by)
-
-    def number(value: Expr) -> Expr:
-        return T.Cast("float32", value)
-
-    down = ptx.held(T.max(T.int32(1), above(rows, m)), "int32")
-    tiles = ptx.held(down * above(n, per_n), "int32")
-    lists = number(T.min(segments, k_blocks * down))
-    half = T.float32(0.5)
-    of_kinds = {
-        "dense": (number(above(k, step)), T.int32(0)),
-        "tile": (number(strips) / number(step) / number(down) + half, strips),
-        "block": ((number(segments) / number(step) + lists * half) / number(down), segments),
-        "square": (number(squares) * T.float32(SQUARE) / number(step) / number(down), squares),
-    }
-    each, entries = of_kinds[KINDS[0]]
-    for i, name in enumerate(KINDS[1:], 1):
-        each = T.Select(kind == i, of_kinds[name][0], each)
-        entries = T.Select(kind == i, of_kinds[name][1], entries)
-    each = ptx.held(each, "float32")
-    listed = number(entries) * number(entry)
-    return [T.float32(1), listed, each * number(tiles), each * number(above(tiles, blocks))]
 
 
 def _scan(

@@ -22,11 +22,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import FOLD, DenseTile, Read
+from pitc.codegen.engines.cpu import DenseTile, Read
 from pitc.codegen.families import sampled
 from pitc.codegen.families.swrite import SWrite
 from pitc.ir.panels import PANEL_WIDTH
 from pitc.ir.target import CpuLevel
+from pitc.ir.variants import FOLD
 
 UNROLL = 4
 

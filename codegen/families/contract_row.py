@@ -26,10 +26,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import FOLD, Blocks, DenseTile, Read, Registers
+from pitc.codegen.engines.cpu import Blocks, DenseTile, Read, Registers
 from pitc.codegen.families.swrite import PANEL_VECTORS, SWrite
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
+from pitc.ir.variants import FOLD
 
 AHEAD = 8
 """Entries between the row of B that is asked for and the one that is read."""

@@ -21,10 +21,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import FOLD, Blocks, DenseTile, Read, Scratch
+from pitc.codegen.engines.cpu import Blocks, DenseTile, Read, Scratch
 from pitc.codegen.families.swrite import SWrite
 from pitc.ir.panels import PANEL_WIDTH
 from pitc.ir.target import CpuLevel
+from pitc.ir.variants import FOLD
 
 CHUNK = 64
 """Entries of a list whose rows of B are read by all strips before the next are."""

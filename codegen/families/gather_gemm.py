@@ -28,11 +28,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import FOLD, DenseTile, Read
+from pitc.codegen.engines.cpu import DenseTile, Read
 from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
 from pitc.codegen.families.right import Right, Turned, right_operand
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
+from pitc.ir.variants import FOLD
 
 BLOCK_TILES = 16
 """Row tiles that share one pass over B."""

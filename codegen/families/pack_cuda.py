@@ -12,9 +12,10 @@ from typing import Any
 
 from pitc.codegen import ptx, tir
 from pitc.codegen.tir import Expr, T
+from pitc.ir.kernel import MOVED_BYTES
 
 _THREADS, _TOGETHER = 256, 4
-WORDS = {1: "int8", 2: "int16", 4: "int32", 16: "int32x4"}
+WORDS = dict(zip(MOVED_BYTES, ("int8", "int16", "int32", "int32x4"), strict=True))
 """Type of a word, by its bytes."""
 
 

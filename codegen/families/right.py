@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import FOLD, DenseTile
+from pitc.codegen.engines.cpu import DenseTile
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
+from pitc.ir.variants import FOLD
 
-PIECE_K = FOLD
-"""Rows of a piece."""
 NEAR_K = 128
-"""Rows of it that are copied at a time: more would share few places of the first-level cache."""
+"""Rows of a piece copied at a time: more would share few places of the first-level cache."""
 AHEAD = 24
 """Rows between the one that is asked for and the one that is copied."""
 MOST_PANELS = 64
@@ -217,7 +216,7 @@ class Pieces:
         side: Of a square that is transposed in registers.
     """
 
-    longest = PIECE_K
+    longest = FOLD
     group = 1
     finishes_panels = True
     few_tiles = 0
@@ -231,7 +230,7 @@ class Pieces:
         """Copy a piece."""
         self.start = start
         if self.piece is None:
-            self.piece = tir.workspace(PIECE_K, PANEL_WIDTH)
+            self.piece = tir.workspace(FOLD, PANEL_WIDTH)
         copy = self.copied if self.stored.order == "kn" else self.transposed
         copy(j, length)
 

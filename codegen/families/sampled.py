@@ -32,10 +32,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import FOLD, DenseTile, Read
+from pitc.codegen.engines.cpu import DenseTile, Read
 from pitc.codegen.families.right import Stored, StoredRight
 from pitc.ir.panels import PANEL_WIDTH
 from pitc.ir.target import CpuLevel
+from pitc.ir.variants import FOLD
 
 UNROLL = 4
 STRETCH = 96

@@ -18,8 +18,8 @@ from pitc.codegen import ptx, tir
 from pitc.codegen.engines.ring import Chunk, Place
 from pitc.codegen.ptx import CHUNK_BYTES
 from pitc.codegen.tir import Buffer, Expr, T
-from pitc.ir.cuda_variants import SQUARE
 from pitc.ir.panels import PANEL_WIDTH
+from pitc.ir.variants import SQUARE
 
 
 def _int64(value: Expr) -> Expr:

@@ -16,7 +16,6 @@ import onnx_ir as ir
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import Array
 from pitc.ir.view import NodeView, NoRule
-from pitc.passes.lower.builder import dims_of, type_of
 from pitc.passes.lower.formula import (
     TOLERANCE,
     Formula,
@@ -32,6 +31,7 @@ from pitc.passes.lower.formula import (
     times,
 )
 from pitc.passes.lower.rows import is_outside
+from pitc.passes.regions.matrix import dims_of, type_of
 from pitc.passes.rules.registry import MICROSOFT
 
 MAX_NODES = 10

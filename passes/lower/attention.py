@@ -9,9 +9,9 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from pitc.ir.plans.ops import Attention, Detect, Pack
-from pitc.passes.lower.builder import dims_of
 from pitc.passes.lower.heads import unsplit_heads
 from pitc.passes.lower.packed import Packed, maker, operands_of, packed_plan
+from pitc.passes.regions.matrix import dims_of
 
 CACHE = ("c0", "r", "c1", "r")  # [batch, heads, positions, size]
 

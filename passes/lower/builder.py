@@ -13,23 +13,9 @@ from pitc.ir.nodes import PACKED, PLAN, Array
 from pitc.ir.plans.ops import Plan
 from pitc.ir.sizes import ZERO_SIZES, input_dimension
 from pitc.ir.widened import Widened
-
-Dims = Sequence[int | str | None]
+from pitc.passes.regions.matrix import Dims, dims_of
 
 MOVERS = ("detect", "pack", "unpack", "region")  # they are not of one node
-
-
-def dims_of(graph: Graph, value: ir.Value) -> Dims | None:
-    """The dimensions of a value: numbers, text that is equal where sizes are, None for sizes that
-    are not known; None without a rank.
-    """
-    known = graph[value.name or ""].shape
-    if known is not None:
-        numbers = ((e, e.as_int()) for e in known)
-        return tuple(str(e) if number is None else number for e, number in numbers)
-    if value.shape is None:
-        return None
-    return tuple(d if isinstance(d, int) else d.value for d in value.shape)
 
 
 def declared(dims: Dims) -> ir.Shape:
@@ -42,28 +28,6 @@ def lead_of(graph: Graph, value: ir.Value) -> Dims | None:
     """The dimensions of a value's rows: all but the last."""
     dims = dims_of(graph, value)
     return None if dims is None else dims[:-1]
-
-
-def same_dims(x: Dims | None, y: Dims | None) -> bool:
-    """True for dimensions that are known to be the same."""
-    return x is not None and y is not None and None not in x and tuple(x) == tuple(y)
-
-
-def type_of(graph: Graph, value: ir.Value) -> ir.DataType | None:
-    """The type of a value's elements, if it is known."""
-    dtype = graph[value.name or ""].dtype
-    return value.dtype if dtype is None else ir.DataType.from_numpy(dtype)
-
-
-def is_float32(graph: Graph, value: ir.Value) -> bool:
-    """True where the elements of a value are known to be float32."""
-    return type_of(graph, value) == ir.DataType.FLOAT
-
-
-def has_kernels(graph: Graph, value: ir.Value) -> bool:
-    """True where kernels of the target compute with the elements of a value."""
-    dtype = type_of(graph, value)
-    return dtype is not None and dtype in graph.target.types
 
 
 class Builder(NodeBuilder):

@@ -14,10 +14,10 @@ from pitc.ir.graph import Graph
 from pitc.ir.nodes import plan_of
 from pitc.ir.plans.ops import Contract
 from pitc.passes.lower.activation import activation_behind
-from pitc.passes.lower.builder import dims_of, has_kernels, same_dims, type_of
 from pitc.passes.lower.packed import Packed, operands_of
+from pitc.passes.lower.panels import padded_bias
 from pitc.passes.lower.rows import ahead, only_reader
-from pitc.passes.lower.weight import is_vector, padded_bias
+from pitc.passes.regions.matrix import dims_of, has_kernels, is_vector, same_dims, type_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import invert
 from pitc.ir.nodes import input_names
 from pitc.ir.region import Region, pull
-from pitc.passes.lower.builder import Builder, dims_of
+from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import live_points
 from pitc.passes.regions.choose import Regions
 from pitc.passes.regions.domain import Coords, domain_of
+from pitc.passes.regions.matrix import dims_of
 
 # types for which every version of ONNX Runtime has a Where (bool: an And)
 SELECTED = frozenset({"bool", "float32", "float64", "int32", "int64", "uint8"})

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from pitc.ir.nodes import attribute, plan_of
 from pitc.ir.plans.ops import Contract
-from pitc.passes.lower.builder import type_of
 from pitc.passes.lower.packed import Packed, operands_of
 from pitc.passes.lower.rows import only_reader
+from pitc.passes.regions.matrix import type_of
 
 
 def fuse_masks(packed: Packed) -> None:

@@ -24,9 +24,10 @@ from pitc.ir.plan import EP_NAME, PLAN_VERSION
 from pitc.ir.plans.ops import ChooseChannels, Contract, Detect, Plan
 from pitc.ir.prices import Prices
 from pitc.ir.refusal import Refusal
-from pitc.passes.lower.builder import Builder, declared, dims_of
+from pitc.passes.lower.builder import Builder, declared
+from pitc.passes.lower.panels import Panels
 from pitc.passes.lower.rows import forget_sizes
-from pitc.passes.lower.weight import Panels
+from pitc.passes.regions.matrix import dims_of
 from pitc.passes.rules.record import operator_of
 
 ON_HOST = (Detect, ChooseChannels)

@@ -10,9 +10,10 @@ import onnx_ir as ir
 
 from pitc.ir.plans.ops import Contract
 from pitc.ir.sizes import sizes_known
-from pitc.passes.lower.builder import declared, dims_of, lead_of, same_dims
+from pitc.passes.lower.builder import declared, lead_of
 from pitc.passes.lower.packed import Packed, operands_of
 from pitc.passes.lower.rows import behind, with_shape
+from pitc.passes.regions.matrix import dims_of, same_dims
 
 
 def place_rows(packed: Packed) -> None:

@@ -17,16 +17,17 @@ from pitc.ir.kernel import MASK
 from pitc.ir.metadata import RULE, SOURCE
 from pitc.ir.nodes import node_name
 from pitc.ir.plans.ops import Contract
-from pitc.passes.lower.builder import declared, dims_of, has_kernels, type_of
+from pitc.passes.lower.builder import declared
 from pitc.passes.lower.packed import Packed
-from pitc.passes.lower.weight import (
-    ComputedMatrix,
-    Weight,
+from pitc.passes.regions.matrix import (
+    Matrix,
     bias_row,
-    computed_matrix,
-    constant_matrix,
+    dims_of,
     has_bias,
+    has_kernels,
     is_large,
+    right_matrix,
+    type_of,
 )
 
 
@@ -44,7 +45,7 @@ class Product:
 
     node: ir.Node
     a: ir.Value
-    matrix: Weight | ComputedMatrix
+    matrix: Matrix
     bias: ir.Value | None
     dtype: ir.DataType
 
@@ -59,10 +60,10 @@ def product_of(graph: Graph, node: ir.Node, source: ir.Node | None = None) -> Pr
             computed when the model runs.
     """
     a = node.inputs[0]
-    found: Weight | ComputedMatrix | None = constant_matrix(node)
-    if found is None and source is not None:
-        found = computed_matrix(graph, node, source)
-    if a is None or found is None or not is_large(graph, found) or not has_kernels(graph, a):
+    found = right_matrix(graph, node, source or node)
+    if found is None or not (found.constant or source) or not is_large(graph, found):
+        return None
+    if a is None or not has_kernels(graph, a):
         return None
     dtype = type_of(graph, a)
     bias = bias_row(node, found.n)
@@ -82,17 +83,16 @@ def contract(packed: Packed, product: Product, source: ir.Node, *, skips: bool) 
     """
     node, matrix, build = product.node, product.matrix, packed.build
     operands = {"a": product.a}
-    if isinstance(matrix, Weight):
-        operands["b"] = packed.panels.value(build, matrix)
-    else:
-        operands |= {"b": matrix.value} | ({"factor": matrix.factor} if matrix.factor else {})
+    operands["b"] = packed.panels.value(build, matrix) if matrix.constant else matrix.value
+    if matrix.factor is not None:
+        operands["factor"] = matrix.factor
     if product.bias is not None:
         operands["bias"] = product.bias
     plan = Contract(
         activation="none",
         bias=product.bias is not None,
         dtype=str(product.dtype.numpy()),
-        factor=_factor(matrix) if isinstance(matrix, ComputedMatrix) else 0,
+        factor=_factor(matrix),
         k=matrix.k,
         n=matrix.n,
         residual=False,
@@ -112,15 +112,15 @@ def contract(packed: Packed, product: Product, source: ir.Node, *, skips: bool) 
     packed.become(node, plan, operands)
 
 
-def _layout(matrix: Weight | ComputedMatrix) -> str:
+def _layout(matrix: Matrix) -> str:
     """How a matrix lies in memory, as plans say it."""
-    if isinstance(matrix, Weight):
+    if matrix.constant:
         return "panels"
     return "nk" if matrix.transposed else "kn"
 
 
-def _factor(matrix: ComputedMatrix) -> int:
-    """What kind of factor a computed matrix has, as plans say it."""
+def _factor(matrix: Matrix) -> int:
+    """What kind of factor a matrix has, as plans say it."""
     if matrix.finite and not matrix.transposed:
         return MASK
     return int(matrix.factor is not None)

@@ -15,12 +15,11 @@ from pitc.ir.index import Poly
 from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import node_name
 from pitc.ir.plans.ops import Attention, Contract, Detect, Pack, Unpack
-from pitc.passes.lower.builder import Builder, dims_of
+from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import detected_mask
 from pitc.passes.lower.packed import Packed
 from pitc.passes.lower.pair_lists import pair_lists
 from pitc.passes.lower.rows import all_rows, from_all_rows
-from pitc.passes.lower.weight import stored
 from pitc.passes.regions.domain import Coords, Domain
 from pitc.passes.regions.form import (
     BiasOperand,
@@ -36,6 +35,7 @@ from pitc.passes.regions.form import (
     WholeOperand,
 )
 from pitc.passes.regions.layout import layout_of
+from pitc.passes.regions.matrix import dims_of, stored
 from pitc.passes.regions.pairs import Hidden
 
 

@@ -16,7 +16,8 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import nonneg
 from pitc.ir.nodes import attribute
 from pitc.ir.sizes import ZERO_SIZES, sizes_known
-from pitc.passes.lower.builder import Builder, declared, dims_of
+from pitc.passes.lower.builder import Builder, declared
+from pitc.passes.regions.matrix import dims_of
 
 
 def only_reader(graph: Graph, value: ir.Value) -> ir.Node | None:

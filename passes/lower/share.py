@@ -14,7 +14,7 @@ import onnx_ir as ir
 from pitc.ir.build import Names, NodeMaker
 from pitc.ir.nodes import opset_of
 from pitc.ir.panels import PANEL_WIDTH
-from pitc.passes.lower.weight import Panels
+from pitc.passes.lower.panels import Panels
 
 SLICE_BY_INPUTS = 10  # first operator set in which Slice takes its bounds as inputs
 

@@ -4,7 +4,7 @@
 checks are wanted.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -16,7 +16,7 @@ from pitc.ir.unused import remove_unused
 from pitc.passes.expand import restore_fused
 from pitc.passes.lower.attention import fuse_head_splits
 from pitc.passes.lower.builder import Builder
-from pitc.passes.lower.channels.convolve import ChannelSkip, skip_channels
+from pitc.passes.lower.channels.convolve import skip_channels
 from pitc.passes.lower.epilogue import fuse_epilogues
 from pitc.passes.lower.gather_quantised import gather_bytes
 from pitc.passes.lower.given_up import zero_given_up
@@ -33,6 +33,7 @@ from pitc.passes.lower.rewrite import Rewriter
 from pitc.passes.lower.rows import replace_sizes
 from pitc.passes.regions.choose import Regions
 from pitc.passes.regions.demand import is_shape_of_packed
+from pitc.passes.regions.sparse import SparseOperand
 
 
 @dataclass(slots=True)
@@ -44,21 +45,24 @@ class Lowering:
         packed: The packed IR.
         forms: Makes nodes of forms.
         given_up: Outputs that the user gives up at dead tokens: they are 0 there.
-        sparse: Contractions of which an operand may hold zeros at run time.
-        channels: Convolutions that leave out channels.
     """
 
     regions: Regions
     packed: Packed
     forms: Rewriter
     given_up: Mapping[str, Sequence[Region]] = field(default_factory=dict)
-    sparse: Collection[ir.Node] = ()
-    channels: Iterable[ChannelSkip] = ()
 
     @property
     def graph(self) -> Graph:
         """The analysed graph."""
         return self.packed.graph
+
+    @property
+    def unpacked(self) -> list[ir.Node]:
+        """Contractions that skip zeros and run as they were."""
+        demand, skips = self.regions.demand, self.regions.skips
+        sparse = (n for n, skip in skips.items() if isinstance(skip, SparseOperand))
+        return [n for n in sparse if n in demand.nodes and n not in demand.forms]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +98,15 @@ def _zero_padded_outputs(low: Lowering) -> None:
 
 def _make_contractions(low: Lowering) -> None:
     """Products by a matrix become packed nodes: those of packed rows, then others with zeros."""
-    packed, demand = low.packed, low.regions.demand
-    sparse = low.sparse if packed.prices is not None else ()
+    packed = low.packed
     found = [(made, source) for source, made in packed.log.made.items()]
-    found += [(n, n) for n in sparse if n not in demand.forms and n in demand.nodes]
-    for node, source in found:
+    for node, source in (*found, *((n, n) for n in low.unpacked)):
         if node.domain or node.op_type not in ("MatMul", "Gemm"):
             continue
-        product = product_of(packed.graph, node, source if source in sparse else None)
+        skips = source in low.regions.skips
+        product = product_of(packed.graph, node, source if skips else None)
         if product is not None:
-            contract(packed, product, source, skips=source in sparse)
+            contract(packed, product, source, skips=skips)
     fuse_epilogues(packed)
 
 
@@ -113,16 +116,14 @@ def _tidy(low: Lowering) -> None:
 
 
 def _restore(low: Lowering) -> None:
-    forms, nodes = low.regions.demand.forms, low.regions.demand.nodes
-    unpacked = [n for n in low.sparse if n not in forms and n in nodes]
-    restore_fused(low.graph.model, {*forms, *unpacked})
+    restore_fused(low.graph.model, {*low.regions.demand.forms, *low.unpacked})
     _tidy(low)
 
 
 STEPS = (
     Step("build", _build),
     Step("zero padded outputs", _zero_padded_outputs),
-    Step("skip channels", lambda low: skip_channels(low.graph, low.packed.build, low.channels)),
+    Step("skip channels", lambda low: skip_channels(low.packed, low.regions.skips)),
     Step("contractions", _make_contractions),
     Step("masks", lambda low: fuse_masks(low.packed)),
     Step("moves", lambda low: fuse_moves(low.packed)),
@@ -143,8 +144,6 @@ def lower(
     regions: Regions,
     given_up: Mapping[str, Sequence[Region]],
     *,
-    sparse: Collection[ir.Node] = (),
-    channels: Iterable[ChannelSkip] = (),
     prices: Prices | None = None,
     prefix: str = "pitc",
     check: Callable[[ir.Model, str], None] | None = None,
@@ -155,8 +154,6 @@ def lower(
         graph: The analysed graph; its model is changed.
         regions: The chosen forms.
         given_up: Outputs that the user gives up at dead tokens: they are 0 there.
-        sparse: Contractions of which an operand may hold zeros at run time.
-        channels: Convolutions that leave out channels.
         prices: Of sparse contractions; None: all stay dense.
         prefix: Prefix of all new names.
         check: Called with the model and the name of each step behind it.
@@ -165,7 +162,7 @@ def lower(
         What was made: kernels, panels, and the log of what became of the source's nodes.
     """
     packed = Packed(graph, Builder(graph, prefix), prices)
-    low = Lowering(regions, packed, Rewriter(packed), given_up, sparse, channels)
+    low = Lowering(regions, packed, Rewriter(packed), given_up)
     for step in STEPS:
         step.run(low)
         if check is not None:

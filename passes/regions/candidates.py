@@ -6,20 +6,22 @@ that its readers read.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Flag, auto
 from functools import cached_property, partial
 
 import onnx_ir as ir
 
-from pitc.ir.expr import Combine, Shape, TensorExpr
+from pitc.ir.expr import Combine, Shape, TensorExpr, sums_products
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import first_output, input_names
 from pitc.ir.refusal import Code
 from pitc.ir.sizes import ZERO_SIZES, sizes_known
 from pitc.passes.regions.attention import key_coords, row_coords
+from pitc.passes.regions.channels import is_convolution
 from pitc.passes.regions.contexts import Contexts
 from pitc.passes.regions.contraction import factor_reads, packed_rows
+from pitc.passes.regions.demand import Demand
 from pitc.passes.regions.domain import Coords, Domain, all_live
 from pitc.passes.regions.form import (
     Form,
@@ -46,6 +48,8 @@ class Tried(Flag):
     """All of its result: live points of a domain are terms of it."""
     WANTED = auto()
     """The only rows that its readers read; it may live elsewhere."""
+    ZEROS = auto()
+    """All of it, as it is: what it leaves out is seen when it runs."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,13 @@ class Search:
         graph: The analysed graph.
         contexts: The domains.
         forms: What was found so far: it grows while candidates are looked for.
+        demand: What runs, and what of it packed, once forms are chosen.
     """
 
     graph: Graph
     contexts: Contexts
     forms: dict[ir.Node, Form]
+    demand: Demand = field(default_factory=Demand)
 
     def free(self, nodes: Iterable[ir.Node | None]) -> Iterator[tuple[ir.Node, TensorExpr]]:
         """Those of some nodes that could have a form and have none so far, with the expressions of
@@ -172,6 +178,20 @@ def rows_wanted(search: Search) -> Iterator[PackCandidate]:
             yield from search.candidates(context, node, expr, [packing] if packing else [])
 
 
+def zeros_seen(search: Search) -> Iterator[PackCandidate]:
+    """Sums of products, packed or not, in graph order: they may look for zeros when they run."""
+    graph, demand = search.graph, search.demand
+    convolutions = [first_output(node) for node in graph.nodes if is_convolution(node)]
+    for name in (*convolutions, *(demand.exits if convolutions else ())):
+        graph.note_bit(name)
+    context = FormContext(graph, all_live(()), whole=demand.nodes)
+    for node in graph.nodes:
+        expr = graph[first_output(node)].expr
+        if expr is not None and sums_products(expr):
+            for packing in context.undivided(first_output(node)):
+                yield PackCandidate(context, node, expr, packing)
+
+
 def _rows_read(form: Form | None, name: str) -> tuple[Domain, Coords] | None:
     """The only rows of a value that a form reads; None where it reads others, or the value."""
     read = [o for o in (() if form is None else form.operands) if name in operand_names(o)]
@@ -211,3 +231,5 @@ ROUNDS = (
     Round(Tried.WANTED, rows_wanted),
 )
 """In the order in which they are tried."""
+SKIPS = Round(Tried.ZEROS, zeros_seen, tells=frozenset(Code) - {Code.NO_FACT})
+"""Behind them, beside the forms that were chosen."""

@@ -5,21 +5,23 @@ tried for every node, then dropped until all that are left are sound together (`
 connected region pays (`price.py`); what is left is told in the report.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
+from pitc.ir.region import Region
 from pitc.ir.report import RegionRecord
-from pitc.passes.regions.candidates import ROUNDS, Search, Tried, asks_why
+from pitc.passes.regions.candidates import ROUNDS, SKIPS, Search, Tried, asks_why
+from pitc.passes.regions.channel_price import paying
+from pitc.passes.regions.channels import ChannelSkip, sound_channels
 from pitc.passes.regions.contexts import Contexts, Strata, contexts_of, strata_of, untried
 from pitc.passes.regions.demand import Demand, demand
 from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.form import Form, PackCandidate
+from pitc.passes.regions.form import Form, PackCandidate, Skip
 from pitc.passes.regions.forms import form_of
 from pitc.passes.regions.legal import unsound_forms
 from pitc.passes.regions.price import (
@@ -29,8 +31,6 @@ from pitc.passes.regions.price import (
     priced_regions,
 )
 
-Choice = TypeVar("Choice")
-
 
 @dataclass(slots=True)
 class Regions:
@@ -38,10 +38,11 @@ class Regions:
 
     Args:
         forms: The packed form of each node that runs packed.
-        refusals: Why the others with a dead fact do not.
+        refusals: Why others do not, which have a dead fact or may hold zeros.
         records: One record per connected region, for the report.
         domains: The domain of each.
         demand: What still runs, and the exits.
+        skips: What nodes leave out, packed or not, of which they see when they run that it is 0.
     """
 
     forms: dict[ir.Node, Form] = field(default_factory=dict)
@@ -49,32 +50,16 @@ class Regions:
     records: list[RegionRecord] = field(default_factory=list)
     domains: list[Domain] = field(default_factory=list)
     demand: Demand = field(default_factory=Demand)
+    skips: dict[ir.Node, Skip] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Chosen(Generic[Choice]):
-    """What was chosen for nodes.
-
-    Args:
-        nodes: Each with the choice.
-        refusals: Why others have none.
-    """
-
-    nodes: dict[ir.Node, Choice] = field(default_factory=dict[ir.Node, Choice])
-    refusals: dict[ir.Node, Refusal] = field(default_factory=dict[ir.Node, Refusal])
-
-    @classmethod
-    def of(cls, found: Mapping[ir.Node, Choice | Refusal]) -> "Chosen[Choice]":
-        """Choices and refusals apart."""
-        refusals = {n: x for n, x in found.items() if isinstance(x, Refusal)}
-        return cls({n: x for n, x in found.items() if not isinstance(x, Refusal)}, refusals)
-
-
-def choose_regions(graph: Graph) -> Regions:
+def choose_regions(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None = None) -> Regions:
     """Pick the packed forms of a graph whose facts are known.
 
     Args:
         graph: The analysed graph.
+        given_up: Regions of graph outputs that the user does not want, where nodes may look for
+            zeros when they run; None: they may not.
 
     Returns:
         The forms that pay and are sound together, with a refusal for every node that has a dead
@@ -93,6 +78,8 @@ def choose_regions(graph: Graph) -> Regions:
                 unpaid[node] = Refusal(Code.LIVE_TEST, node_name(node), why)
         contexts = contexts.without(costly)
     out.refusals |= {n: r for n, r in unpaid.items() if n not in out.forms}
+    if given_up is not None:
+        _add_skips(Search(graph, contexts, out.forms, out.demand), out, given_up)
     return out
 
 
@@ -103,23 +90,41 @@ def _chosen(graph: Graph, contexts: Contexts) -> Regions:
     search = Search(graph, contexts, out.forms)
     for way in (r for r in ROUNDS if graph.opset >= r.opset):
         for site in way.candidates(search):
-            found = _allowed_form(site, way.tried, strata)
+            found, node = _allowed_form(site, way.tried, strata), site.node
             if isinstance(found, Form):
-                out.forms[site.node] = found
-            elif found.code in way.tells and asks_why(graph, site.node):
-                out.refusals.setdefault(site.node, found)
+                out.forms[node] = found
+            elif isinstance(found, Refusal) and found.code in way.tells and asks_why(graph, node):
+                out.refusals.setdefault(node, found)
     _keep_sound_and_paying(graph, out)
     out.refusals = {n: r for n, r in out.refusals.items() if n not in out.forms}
     return out
 
 
-def _allowed_form(site: PackCandidate, tried: Tried, strata: Strata) -> Form | Refusal:
+def _add_skips(search: Search, out: Regions, given_up: Mapping[str, Sequence[Region]]) -> None:
+    """What leaves out zeros that it sees when it runs, beside the packed forms."""
+    channels = list[tuple[PackCandidate, ChannelSkip]]()
+    for site in SKIPS.candidates(search):
+        found = form_of(site, SKIPS.tried)
+        if isinstance(found, ChannelSkip):
+            channels.append((site, found))
+        elif isinstance(found, Skip):
+            out.skips[site.node] = found
+        elif isinstance(found, Refusal) and found.code in SKIPS.tells:
+            out.refusals.setdefault(site.node, found)
+    if channels:
+        chosen = sound_channels(channels, out.forms, out.demand, given_up)
+        chosen |= paying(search.graph, [s for s in chosen.values() if isinstance(s, ChannelSkip)])
+        out.skips |= {n: x for n, x in chosen.items() if isinstance(x, ChannelSkip)}
+        out.refusals |= {n: x for n, x in chosen.items() if isinstance(x, Refusal)}
+
+
+def _allowed_form(site: PackCandidate, tried: Tried, strata: Strata) -> Form | Skip | Refusal:
     """The form of a candidate from which no live points are computed that it looks at."""
     name = site.out.name
     if not strata.allow([name], [site.context.domain]):
         return site.refuse(Code.JOINT, "the live rows are computed from it")
     form = form_of(site, tried)
-    if isinstance(form, Refusal) or strata.allow([name, *form.whole], form.domains):
+    if not isinstance(form, Form) or strata.allow([name, *form.whole], form.domains):
         return form
     return site.refuse(Code.JOINT, "live rows are computed from its other outputs")
 

@@ -14,7 +14,6 @@ from itertools import chain, combinations
 
 import onnx_ir as ir
 
-from pitc.ir.constant import is_zero
 from pitc.ir.emptiness import where_left_out
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import captures, first_output, input_names, node_name, output_names
@@ -22,7 +21,7 @@ from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, for_all
 from pitc.passes.regions.coordinates import Paths, named_starts
 from pitc.passes.regions.domain import Domain, domain_of, why_no_domain
-from pitc.passes.regions.form import FormContext, zero_regions
+from pitc.passes.regions.form import FormContext, zero_facts, zero_regions
 from pitc.passes.regions.live_tests import can_compute, why_not
 from pitc.passes.regions.price import contraction_flops
 from pitc.passes.regions.terms import term_domains
@@ -154,7 +153,7 @@ class Tested:
                 continue
             for r in (*value.dead, *zero_regions(graph, name)):
                 found.dead.setdefault(r.sources - {""}, set()).add(name)
-            zeros = {f.region.sources - {""} for f in value.fills if is_zero(f.constant)}
+            zeros = {r.sources - {""} for r in zero_facts(graph, name)}
             if zeros:
                 found.zero[name] = zeros
         return found

@@ -5,10 +5,10 @@
 0 is among what the extremes are taken of, so elements that are 0 may be left out.
 """
 
-from pitc.ir.constant import FINITE, is_zero
+from pitc.ir.constant import FINITE
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.domain import covering
-from pitc.passes.regions.form import Form, PackCandidate, PackedOperand
+from pitc.passes.regions.form import Form, PackCandidate, PackedOperand, zero_facts
 from pitc.passes.rules.record import operator_of
 
 
@@ -21,8 +21,7 @@ def by_extremes(site: PackCandidate) -> Form | Refusal:
     rows = [p for p in context.rows(name) if p.coords == site.out.coords]
     if not rows:
         return site.refuse(Code.AXIS_NOT_PIT, "rows are not read at the same packed row")
-    zeros = [f.region for f in context.graph[name].fills if is_zero(f.constant)]
-    proof = covering(context.domain, site.out.coords, zeros)
+    proof = covering(context.domain, site.out.coords, zero_facts(context.graph, name))
     if proof is None:
         text = f"'{name}' is not 0 in the skipped rows, and its extremes are read"
         return site.refuse(Code.NO_FACT, text)

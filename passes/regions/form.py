@@ -4,10 +4,10 @@ one packed axis.
 A form is a description. Making one changes nothing; `rewrite` turns the chosen forms into nodes.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 import onnx_ir as ir
@@ -231,6 +231,19 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
+class Skip:
+    """The form of a node that finds zeros when it runs: it reads and gives whole values, and leaves
+    out what zeros say of them.
+
+    Args:
+        steps: The node, and those behind it that run with it.
+    """
+
+    lowering: ClassVar[str]
+    steps: tuple[ir.Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Packing:
     """One way in which a value carries the coordinates of a domain.
 
@@ -262,11 +275,16 @@ class Packing:
         return self.proof is not None or self.zero is not None
 
 
+def zero_facts(graph: Graph, name: str) -> list[Region]:
+    """Where a value is known to be 0."""
+    return [f.region for f in graph[name].fills if is_zero(f.constant)]
+
+
 def zero_regions(graph: Graph, name: str) -> list[Region]:
     """Where a value is 0, of a sign that nobody sees: SWrite leaves 0, which may have been -0.0."""
     value = graph[name]
     signless = value.dtype is not None and value.dtype.kind in "biu"
-    zeros = [f.region for f in value.fills if is_zero(f.constant) and f.region.tests]
+    zeros = [r for r in zero_facts(graph, name) if r.tests]
     return zeros if value.sign_unseen or signless else []
 
 
@@ -279,12 +297,14 @@ class FormContext:
         domain: The domain.
         starts: Values that carry its coordinates.
         paths: Where they lead; None: they are followed for this domain alone.
+        whole: Nodes that run as they were beside those that run packed.
     """
 
     graph: Graph
     domain: Domain
     starts: Mapping[str, list[Coords]] = field(default_factory=dict[str, list[Coords]])
     paths: Paths | None = None
+    whole: Collection[ir.Node] = ()
     _found: dict[str, list[Coords]] | None = None
     _rows: dict[str, list[Packing]] = field(default_factory=dict)
 
@@ -402,7 +422,7 @@ class PackCandidate:
         return not any(uses_coordinates(i, rank) for i in self.reads(operand))
 
 
-FormRule = Callable[[PackCandidate], Form | Refusal]
+FormRule = Callable[[PackCandidate], Form | Skip | Refusal]
 
 
 def single(site: PackCandidate) -> tuple[Packing | None, ...] | Refusal:

@@ -13,12 +13,14 @@ from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions import contraction, packed, routing
 from pitc.passes.regions.attention import attention
 from pitc.passes.regions.candidates import Tried
+from pitc.passes.regions.channels import live_channels
 from pitc.passes.regions.contraction import Kind, no_kernel, packed_axes
 from pitc.passes.regions.extremes import by_extremes
-from pitc.passes.regions.form import Form, FormRule, PackCandidate, Saves, has_elements
+from pitc.passes.regions.form import Form, FormRule, PackCandidate, Saves, Skip, has_elements
 from pitc.passes.regions.items import fewer_items
 from pitc.passes.regions.same_node import same_node
 from pitc.passes.regions.sampled import sampled
+from pitc.passes.regions.sparse import sparse_operand
 from pitc.passes.regions.terms import reduction_packed_form
 from pitc.passes.rules.record import PackRule, operator_of
 
@@ -34,6 +36,11 @@ def first_told(first: Refusal, _: Refusal) -> Refusal:
 def unless_not_lowered(first: Refusal, second: Refusal) -> Refusal:
     """Of a node that a form of its own does not lower, why it is none of items either."""
     return second if first.code is Code.NO_LOWERING else first
+
+
+def unless_no_fact(first: Refusal, second: Refusal) -> Refusal:
+    """Of a convolution of whose channels nothing is known, what is known of its operands."""
+    return second if first.code is Code.NO_FACT else first
 
 
 def both_told(first: Refusal, second: Refusal) -> Refusal:
@@ -137,6 +144,8 @@ FORMS = (
         tried=Tried.TERMS,
         saves=Saves.TERMS,
     ),
+    FormKind("live channels", live_channels, tried=Tried.ZEROS),
+    FormKind("sparse operand", sparse_operand, tried=Tried.ZEROS, told=unless_no_fact),
 )
 
 
@@ -155,12 +164,14 @@ def kinds_of(
     )
 
 
-def form_of(site: PackCandidate, tried: Tried) -> Form | Refusal:
+def form_of(site: PackCandidate, tried: Tried) -> Form | Skip | Refusal:
     """The first form of the table that fits a candidate, or why none does."""
     packs, said = operator_of(site.node).packs, None
     axes = packed_axes(site) if packs is PackRule.CONTRACTION and tried in ROWS else Axes()
     for kind in kinds_of(packs, site.expr.combine, axes, tried):
         found = kind.form(site)
+        if isinstance(found, Skip):
+            return found
         if isinstance(found, Form):
             if not site.context.domain.lives_everywhere or has_elements(site.context.graph, found):
                 return replace(found, rule=kind.rule, saves=kind.saves)

@@ -91,7 +91,7 @@ def kept_exits(graph: Graph, forms: Forms, exits: Mapping[str, ir.Node]) -> set[
             del zeros[name]
 
 
-def overwritten_bits(graph: Graph, exits: Iterable[str], kept: Collection[str]) -> int:
+def overwritten_bits(graph: Graph, exits: Iterable[str], kept: Collection[str] = ()) -> int:
     """Provenance bits of the exits that hold other numbers than before."""
     bits = 0
     for name in exits:

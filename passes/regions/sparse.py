@@ -8,77 +8,75 @@ where looking pays. It has to test along k, and along a dimension that is the op
 over whole rows, or over the keys of a batch, is what packed regions are for.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.constant import is_zero
-from pitc.ir.expr import Combine, Read, TensorExpr, is_contraction
+from pitc.ir.expr import Read, TensorExpr, is_contraction
 from pitc.ir.graph import CHUNK, Graph, NodeView
 from pitc.ir.index import dim_index
-from pitc.ir.nodes import Array, node_name
+from pitc.ir.nodes import is_plain_product, node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, describe
-from pitc.passes.regions.choose import Chosen
+from pitc.passes.regions.channels import is_convolution
 from pitc.passes.regions.contraction import Kind, axis_kinds, factor_reads
+from pitc.passes.regions.form import PackCandidate, Skip, static_shape, zero_facts
+from pitc.passes.regions.matrix import bias_row, has_bias, has_kernels, is_large, right_matrix
 
 
 @dataclass(frozen=True, slots=True)
-class SparseOperand:
+class SparseOperand(Skip):
     """An operand of a contraction with zeros that are known only when the model runs.
 
     Args:
         operand: Which input of the node.
         name: The value.
-        sources: The run-time values whose zeros they are.
         where: The fill facts that say so, as text in the coordinates of the operand.
-        chain: The values on whose facts this rests, from the sources to the operand.
-        kinds: What each axis of the contraction is to it; the micro-tile lies along k.
-        others: The inputs that it is multiplied by.
-        weights: Constants among those, all finite; empty where one is computed when the model runs:
-            then what is packed of it has to be checked for Inf and NaN.
     """
 
+    lowering = "contract"
     operand: int
     name: str
-    sources: tuple[str, ...]
     where: tuple[str, ...]
-    chain: tuple[str, ...]
-    kinds: Mapping[str, Kind]
-    others: tuple[int, ...]
-    weights: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"operand {self.operand} is 0 where {' or '.join(self.where)}"
 
 
-def sparse_operands(graph: Graph) -> Chosen[tuple[SparseOperand, ...]]:
-    """The operands of each contraction that may hold zeros when the model runs; refusals where
-    nothing may be skipped though there are some.
+def sparse_operand(site: PackCandidate) -> SparseOperand | Refusal:
+    """The operand of a contraction whose zeros are skipped: the right one, if it may hold some."""
+    each = sparse_operands(site.context.graph, site.node)
+    found = [x for x in each if isinstance(x, SparseOperand)]
+    if not found:
+        return next(iter(each), site.refuse(Code.NO_FACT, "no operand is known to hold zeros"))
+    is_right = is_plain_product(site.node)
+    operand = next((x for x in found if x.operand and is_right), found[0])
+    why = _why_not_lowered(site, operand)
+    return operand if why is None else site.refuse(*why, operand.name)
+
+
+def sparse_operands(graph: Graph, node: ir.Node) -> list[SparseOperand | Refusal]:
+    """The operands of a contraction that may hold zeros when the model runs, or why nothing may be
+    skipped though one does.
 
     Args:
         graph: The graph after `fill_facts`.
+        node: Any node.
     """
-    known: dict[ir.Node, tuple[SparseOperand, ...] | Refusal] = {}
-    for node in graph.nodes:
-        view = NodeView(graph, node)
-        expr = graph[view.out()].expr
-        if expr is None or not is_contraction(expr):
-            continue
-        each = [r for read in factor_reads(expr) if (r := _operand(view, expr, read)) is not None]
-        found = tuple(r for r in each if isinstance(r, SparseOperand))
-        if each:
-            known[node] = found or next(r for r in each if isinstance(r, Refusal))
-    return Chosen.of(known)
+    view = NodeView(graph, node)
+    expr = graph[view.out()].expr
+    if expr is None or not is_contraction(expr):
+        return []
+    return [x for read in factor_reads(expr) if (x := _operand(view, expr, read)) is not None]
 
 
 def _operand(view: NodeView, expr: TensorExpr, read: Read) -> SparseOperand | Refusal | None:
     """What one factor is; None where nothing says that it holds zeros."""
     graph, name = view.graph, view.name(read.operand)
-    facts = [f.region for f in graph[name].fills if is_zero(f.constant)]
-    facts = [r for r in facts if _looks_at_zeros(graph, r)]
+    facts = [r for r in zero_facts(graph, name) if _looks_at_zeros(graph, r)]
     if not facts:
         return None
     others = [r for r in factor_reads(expr) if r is not read]
@@ -90,24 +88,39 @@ def _operand(view: NodeView, expr: TensorExpr, read: Read) -> SparseOperand | Re
     facts = [r for r in facts if _tells_elements_apart(r, dims)]
     if not facts:
         return None
-    weights = _weights(view, others)
-    for weight in weights:
-        if graph.exceptional(weight):
-            return _not_finite(graph, view, weight)
-    facts = _first(graph, facts)
-    via = 0
-    for r in facts:
-        via |= r.via
-    return SparseOperand(
-        operand=read.operand,
-        name=name,
-        sources=tuple(_sources(facts)),
-        where=tuple(dict.fromkeys(map(describe, facts))),
-        chain=tuple(graph.names_of(via)),
-        kinds={expr.axes[a].name: kind for a, kind in kinds.items()},
-        others=tuple(r.operand for r in others),
-        weights=weights,
-    )
+    bad = next(filter(graph.exceptional, _weights(view, others)), None)
+    if bad is not None:
+        return _not_finite(graph, view, bad)
+    where = tuple(dict.fromkeys(map(describe, _first(graph, facts))))
+    return SparseOperand((view.node,), read.operand, name, where)
+
+
+def _why_not_lowered(site: PackCandidate, operand: SparseOperand) -> tuple[Code, str] | None:
+    """Why no kernel skips zeros of an operand, or none that is worth it."""
+    graph, node, target = site.context.graph, site.node, site.context.graph.target
+    if is_convolution(node):
+        text = "zeros of single places are not skipped by a convolution, only those of channels"
+        return Code.NO_LOWERING, text
+    if not is_plain_product(node):
+        return Code.NO_LOWERING, "kernels skip zeros of MatMul and of Gemm"
+    if operand.operand and not target.skips_right:
+        text = f"zeros of the right operand '{operand.name}' are skipped on CPUs only"
+        return Code.NO_LOWERING, text
+    matrix, constant = right_matrix(graph, node, node), not operand.operand
+    if matrix is None or matrix.constant != constant or not has_kernels(graph, matrix.value):
+        types = ", ".join(str(t.numpy()) for t in target.types)
+        text = f"multiplied by no constant matrix of {types}"
+        text = text if constant else "no float32 matrix of known extents"
+        return Code.NO_LOWERING, f"'{operand.name}' is {text}"
+    if has_bias(node) and bias_row(node, matrix.n) is None:
+        return Code.NO_LOWERING, f"its bias is not a constant row of {matrix.n}"
+    if not is_large(graph, matrix) or matrix.k * matrix.n < target.least_weight:
+        return Code.NO_GAIN, f"the matrix has only {matrix.k} x {matrix.n} elements"
+    sizes = static_shape(site.expr.extents)
+    if sizes and prod(sizes) < target.least_products:
+        text = f"it sums only {prod(sizes)} products in every run: too few for a node of its own"
+        return Code.NO_GAIN, text
+    return None
 
 
 def _looks_at_zeros(graph: Graph, r: Region) -> bool:
@@ -123,21 +136,14 @@ def _is_zero_test(graph: Graph, t: Test) -> bool:
     return t.pred == "nz" and (not t.yes or truth) and not graph.is_constant(t.src)
 
 
-def _sources(facts: Iterable[Region]) -> dict[str, None]:
-    return dict.fromkeys(t.src for r in facts for t in r if t.src)
-
-
 def _first(graph: Graph, facts: list[Region]) -> list[Region]:
     """The facts without those about values that are computed from other sources: where the zeros
     come from.
     """
-    sources = _sources(facts)
-    if len(sources) < 2:
-        return facts
     above, bits = graph.ancestors(), 0
-    for x in sources:
-        bits |= graph[x].bit
-    return [r for r in facts if not any(above.get(x, 0) & bits for x in _sources([r]))] or facts
+    for t in (t for r in facts for t in r if t.src):
+        bits |= graph[t.src].bit
+    return [r for r in facts if not any(above.get(x, 0) & bits for x in r.sources)] or facts
 
 
 def _dim_kinds(expr: TensorExpr, read: Read, kinds: Mapping[int, Kind]) -> dict[int, Kind | None]:
@@ -159,46 +165,23 @@ def _tells_elements_apart(r: Region, kinds: Mapping[int, Kind | None]) -> bool:
 
 
 def _weights(view: NodeView, others: Iterable[Read]) -> tuple[str, ...]:
-    """The constants that the other operands are moved parts of; none where one is computed."""
-    found: dict[str, None] = {}
-    for read in others:
-        for name in _constants(view.graph, view.name(read.operand)):
-            if name is None:
-                return ()
-            found.setdefault(name)
-    return tuple(found)
-
-
-def _constants(graph: Graph, name: str) -> Iterator[str | None]:
-    """The constants that a value is moved together from; None among them for anything else."""
-    todo = [name]
-    while todo:
-        x = todo.pop()
-        expr, producer = graph[x].expr, graph[x].producer
-        if graph.is_constant(x):
-            yield x
-        elif expr is None or producer is None or expr.combine is not Combine.MOVE:
-            yield None
-        else:
-            view = NodeView(graph, producer)
-            todo += [view.name(r.operand) for r in expr.moving_reads] or [""]
+    """The constants that the other operands are, or are made of; none where one is computed when
+    the model runs: that is checked for Inf and NaN as it is packed.
+    """
+    matrix = right_matrix(view.graph, view.node, view.node)
+    stored = {1: matrix.value.name or ""} if matrix is not None and matrix.constant else {}
+    names = tuple(stored.get(r.operand) or view.name(r.operand) for r in others)
+    return names if all(map(view.graph.is_constant, names)) else ()
 
 
 def _not_finite(graph: Graph, view: NodeView, weight: str) -> Refusal:
+    """Where the first Inf or NaN of a constant stands, and which it is."""
     x = graph.array(weight)
     assert x is not None
-    index, value = _first_exception(x)
-    text = f"'{weight}' holds {value} at {list(index)}; a product of 0 with it is NaN"
+    flat, start = x.reshape(-1), 0
+    while np.isfinite(part := flat[start : start + CHUNK].astype(np.complex128)).all():
+        start += CHUNK
+    at = start + int(np.isfinite(part).argmin())
+    index = [int(i) for i in np.unravel_index(at, x.shape)]
+    text = f"'{weight}' holds {flat[at]} at {index}; a product of 0 with it is NaN"
     return Refusal(Code.NON_FINITE_WEIGHT, node_name(view.node), text, weight)
-
-
-def _first_exception(x: Array) -> tuple[tuple[int, ...], str]:
-    """Where the first Inf or NaN of an array stands, and which it is."""
-    flat = x.reshape(-1)
-    for start in range(0, flat.size, CHUNK):
-        part = flat[start : start + CHUNK]
-        bad = ~np.isfinite(part if part.dtype.kind in "fc" else part.astype(np.float32))
-        if bad.any():
-            at = start + int(bad.argmax())
-            return tuple(int(i) for i in np.unravel_index(at, x.shape)), str(flat[at])
-    raise ValueError("every element is finite")

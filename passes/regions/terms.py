@@ -12,7 +12,6 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.constant import is_zero
 from pitc.ir.expr import TensorExpr, is_contraction
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, bare_dim
@@ -31,7 +30,7 @@ from pitc.passes.regions.contraction import (
     to_operand,
 )
 from pitc.passes.regions.domain import Coords, Domain, all_live, covering, domain_of
-from pitc.passes.regions.form import Form, PackCandidate, Packing, static_shape
+from pitc.passes.regions.form import Form, PackCandidate, Packing, static_shape, zero_facts
 from pitc.passes.regions.layout import layout_of, wide
 
 
@@ -44,8 +43,7 @@ def term_domains(graph: Graph, node: ir.Node) -> Iterator[Domain]:
     for read in reads:
         kinds = axis_kinds(expr, read, [r for r in reads if r is not read])
         value = node.inputs[read.operand]
-        fills = () if value is None else graph[value.name or ""].fills
-        for where in (f.region for f in fills if is_zero(f.constant)):
+        for where in () if value is None else zero_facts(graph, value.name or ""):
             domain, coords = domain_of(where) or (None, ())
             axes = [p and bare_dim(p) for p in (read.index[c.dim] for c in coords)]
             summed = {a for a, kind in kinds.items() if kind is Kind.K}
@@ -95,8 +93,7 @@ def _zero_terms(graph: Graph, left: Packing, right: Packing) -> tuple[Region, ..
     there or that nobody looks at; None without such facts.
     """
     for zero, other in ((left, right), (right, left)):
-        facts = [f.region for f in graph[zero.name].fills if is_zero(f.constant)]
-        proof = covering(zero.domain, zero.coords, facts)
+        proof = covering(zero.domain, zero.coords, zero_facts(graph, zero.name))
         finite = finite_if(graph, other.name)
         finite = None if finite is None else covering(other.domain, other.coords, [finite])
         if proof is not None and finite is not None:

@@ -140,8 +140,8 @@ def _print_level(level: str, measured: Measured, origin: str) -> None:
         variant = VARIANTS[name]
         tile = target.listed_tile if variant.pit_axis else target.gemm_tile
         told = [f"{e:.1%}" for e in cost.error] if cost.error else ["-", "-"]
-        micro_tile = (str(variant.micro_tile), variant.pit_axis) if variant.pit_axis else ("-", "-")
-        variants.append((name, *micro_tile, f"{tile[0]} x {tile[1]}", *told))
+        cut = (str(variant.micro_tile()), variant.pit_axis) if variant.pit_axis else ("-", "-")
+        variants.append((name, *cut, f"{tile[0]} x {tile[1]}", *told))
     show.print_table(out, heads, variants, errors)
     out.print()
     prices = [(name, *map(duration, cost.prices)) for name, cost in measured.costs.items()]

@@ -1,13 +1,7 @@
-"""GPUs as data: dense tiles of their kernels, and what the architectures can do.
+"""GPUs as data: dense tiles of their kernels, and what the architectures can do."""
 
-The runtime has the tiles from a header (`python pitc/ir/cuda_target.py FILE` writes it, so this
-module imports nothing of pitc).
-"""
-
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 SUMS_M, SUMS_N = 16, 8
 """Rows and columns of the sums of an instruction of tensor cores."""
@@ -181,35 +175,3 @@ CUDA_DEVICES: Mapping[str, CudaArch] = {
     )
 }
 """Devices by name: the largest of each architecture, and others whose memory is not its."""
-
-
-def header() -> str:
-    """The dense tiles for the runtime, as C++."""
-    records = "\n".join(
-        f'    {{"{t.name}", {str(t.engine == "mma").lower()}, {t.m}, {t.n}, {t.k_bytes},'
-        f" {t.shared_bytes}}},"
-        for t in CUDA_TILES
-    )
-    return f"""// Written by pitc/ir/cuda_target.py, which says what it means.
-#pragma once
-
-#include <cstdint>
-
-namespace pitc {{
-
-struct CudaTile {{
-  const char* name;
-  bool mma;  // by tensor cores, else by FMA units
-  int64_t m, n, k_bytes;
-  int shared_bytes;  // of a block
-}};
-constexpr CudaTile kCudaTiles[] = {{
-{records}
-}};
-
-}}  // namespace pitc
-"""
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(header())

@@ -5,52 +5,39 @@ and what it computes. A variant is a *line* of whole numbers (`COLUMNS`) beside 
 its features (`FEATURES`); its time is their sum. Lines have the order in which they are numbered:
 the first is the dense one, and of equal times the lowest number's is chosen.
 
-Features follow from totals of live micro-tiles (`codegen/families/detect_cuda.py`). A dense tile
-takes `each` steps on average:
-
-    dense     ceil(K / step)
-    tile      strips / step / down + 1/2          the last step of a list is half empty
-    block     (segments + lists / 2 * step) / step / down, lists = min(segments, k blocks * down)
-    square    squares * 32 / step / down
-
-where down = ceil(T / m) dense tiles stand above each other, and across = ceil(N / n) side by side:
+Features follow from totals of live micro-tiles (`codegen/families/detect_cuda.py`), by one function
+(`features_of`), which kernels and C++ compute as well:
 
     launch    1
     listed    bytes that are copied to lists
-    steps     each * down * across: what the device does
-    turns     each * ceil(down * across / blocks): what its busiest thread block does
+    steps     of all dense tiles, the last one of a list being half empty: what the device does
+    turns     of its busiest thread block, a step of a dense tile each
 
 For example T = 64, K = 256, N = 1024 in float16, 12 of 256 columns live in each of two groups of 32
 rows; dense tiles of 32 x 128, steps of 64 k, 108 blocks:
 
     dense     each 4           down 2, across 8: steps 64, turns 4    listed 0
     tile      each 24/64/2+1/2 = 0.6875            steps 11, turns 0.6875    listed 24 * 64
-
-The runtime has what is here from a header (`python -m pitc.ir.cuda_variants FILE`).
 """
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from operator import getitem
+from typing import Any
 
 from pitc.ir.cuda_target import CUDA_TILES, CudaTile
-from pitc.ir.variants import ITEM_BYTES, Tile, derive_micro_tile
+from pitc.ir.variants import CUDA_VARIANTS, ITEM_BYTES, SQUARE, Variant
 
-SECTOR_BYTES = 32
-"""What memory of a GPU fetches at once: no micro-tile is shorter than this along memory."""
-KINDS = ("dense", "tile", "block", "square")
-"""How lists look: none; k of a group of rows; rows of a block of k; blocks of k of a group."""
+KINDS = tuple(dict.fromkeys(variant.kind for variant in CUDA_VARIANTS.values()))
+"""By their numbers, which kernels and C++ know: dense, tile, block, square."""
 COLUMNS = ("kind", "m", "n", "step", "blocks", "entry")
 """Of a line: index of the kind; rows and columns of a dense tile; k, or entries, of a step; thread
 blocks that compute at a time, one on each multiprocessor; bytes of an entry that is listed."""
 FEATURES = ("launch", "listed", "steps", "turns")
 GROUP, SEGMENT = 32, 256
 """Rows, and k, that a thread block of the detector looks at."""
-TOTALS = ("elements", "strips", "segments32", "segments", "squares")
+TOTALS: tuple[str, ...] = ("elements", "strips", "segments32", "segments", "squares")
 """What it counts there."""
-SQUARE = 32
-"""k of a square."""
 GATHERED_TILES = (
     CudaTile(32, 128, 64, 1, 4, 3, together=6),
     *(t for t in CUDA_TILES if t.name in ("mma16x128", "simt32x128")),
@@ -70,53 +57,13 @@ TILES_OF_KIND: Mapping[str, Sequence[CudaTile]] = {
 }
 LEAST_TOGETHER = 2
 """Blocks of a contraction that a multiprocessor gets, at least: one computes while one waits."""
+BLOCK_BYTES = LISTED_TILES[0].k_bytes
+"""Of a micro-tile over blocks of k."""
+OTHER_LAUNCHES = 6 + 4
+"""Launches that take as long as what comes beside the dense one: detect, choose, lists and three
+products, and what the one block of choose waits for."""
 SUMMED_ROWS = (128, 256, 512)
 """Of C, whose sums their thread blocks hold in 32, 64 or 128 KiB of shared memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class CudaVariant:
-    """A way to cut A on a multiprocessor.
-
-    Args:
-        name: In plans, traces, prices and options.
-        kind: One of `KINDS`.
-        family: Kernel family (`codegen/families/`).
-        pit_axis: Along which micro-tiles are gathered; empty where all of A is read.
-        dense_tile: What is gathered before a kernel goes on; of k, at least.
-        in_place: A is read where it lies, so that pieces along k are no shorter than a sector.
-    """
-
-    name: str
-    kind: str
-    family: str
-    pit_axis: str
-    dense_tile: Tile
-    in_place: bool = False
-
-    def micro_tile(self, dtype: str) -> Tile:
-        """The smallest piece that is kept or skipped; an element where nothing is gathered."""
-        if not self.pit_axis:
-            return Tile(1, 1)
-        if self.in_place:
-            return Tile(
-                self.dense_tile.m, max(self.dense_tile.k, SECTOR_BYTES // ITEM_BYTES[dtype])
-            )
-        return derive_micro_tile(self.dense_tile, self.pit_axis, dtype, SECTOR_BYTES)
-
-
-CUDA_VARIANTS: dict[str, CudaVariant] = {
-    variant.name: variant
-    for variant in (
-        CudaVariant("dense", "dense", "gather_gemm", "", Tile(1, 1)),
-        CudaVariant("tile16", "tile", "contract_tile", "k", Tile(16, 64)),
-        CudaVariant("tile32", "tile", "contract_tile", "k", Tile(32, 64)),
-        CudaVariant("block32", "block", "contract_block", "m", Tile(64, 32)),
-        CudaVariant("block64", "block", "contract_block", "m", Tile(64, 64)),
-        CudaVariant("square32", "square", "contract_square", "k", Tile(32, SQUARE), in_place=True),
-    )
-}
-"""By name. A contraction has at most one of each kind; `tile16` is for up to 16 rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +75,7 @@ class CudaOffer:
         tile: The dense tile.
     """
 
-    variant: CudaVariant
+    variant: Variant
     tile: CudaTile
 
     @property
@@ -177,14 +124,15 @@ GROUP_HEIGHTS = tuple(v.dense_tile.m for v in CUDA_VARIANTS.values() if v.kind =
 
 
 def block_width(dtype: str) -> int:
-    """K of the micro-tiles of blocks: 128 bytes."""
-    return LISTED_TILES[0].k_bytes // ITEM_BYTES[dtype]
+    """K of the micro-tiles of blocks."""
+    return BLOCK_BYTES // ITEM_BYTES[dtype]
 
 
 Line = tuple[int, ...]
+Function = Callable[..., Any]
 
 
-def line_of(variant: CudaVariant, tile: CudaTile, dtype: str, blocks: int, rows: int = 0) -> Line:
+def line_of(variant: Variant, tile: CudaTile, dtype: str, blocks: int, rows: int = 0) -> Line:
     """The line of a variant.
 
     Args:
@@ -201,77 +149,95 @@ def line_of(variant: CudaVariant, tile: CudaTile, dtype: str, blocks: int, rows:
     return KINDS.index(variant.kind), rows or tile.m, tile.n, step, blocks, entry
 
 
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """What formulas are made of, beside + and *.
+
+    Kernels (`codegen/families/choose_cuda.py`) and the runtime (`machine_header.py`) have functions
+    of their own, of what stands for numbers there.
+
+    Args:
+        real: A count as a number that is divided, or priced.
+        steps: How many steps of a size a count takes.
+        least: The smaller of two.
+        most: The greater of two.
+        chosen: One of some values, by its number.
+        held: A value that is used more than once.
+    """
+
+    real: Function = float
+    steps: Function = lambda count, by: -(-count // by)
+    least: Function = min
+    most: Function = max
+    chosen: Function = getitem
+    held: Function = lambda value: value
+
+
+NUMBERS = Arithmetic()
+
+
 def features_of(
-    line: Line, totals: Mapping[str, int], rows: int, k: int, n: int, width: int
-) -> tuple[float, ...]:
-    """How much of each of `FEATURES` a variant has.
+    line: Sequence[Any],
+    totals: Mapping[str, Any],
+    sizes: tuple[Any, Any, Any],
+    k_blocks: Any,
+    on: Arithmetic = NUMBERS,
+) -> tuple[Any, ...]:
+    """How much of each of `FEATURES` a variant has: the one formula, here, in kernels and in C++.
 
     Args:
         line: The variant.
         totals: Live micro-tiles of A.
-        rows: Of A.
-        k: Columns of A.
-        n: Columns of C.
-        width: k of a block.
+        sizes: Rows and columns of A, columns of C.
+        k_blocks: Blocks of k (`block_count`).
+        on: What computes.
     """
     kind, m, per_n, step, blocks, entry = line
-    down, across = max(1, -(-rows // m)), -(-n // per_n)
-    lists = min(totals["segments"], -(-k // 64) * (64 // width) * down)
-    each, entries = {
-        "dense": (-(-k // step), 0),
-        "tile": (totals["strips"] / step / down + 0.5, totals["strips"]),
-        "block": ((totals["segments"] / step + lists / 2) / down, totals["segments"]),
-        "square": (totals["squares"] * SQUARE / step / down, totals["squares"]),
-    }[KINDS[kind]]
-    return 1, entries * entry, each * (down * across), each * -(-down * across // blocks)
+    rows, k, n = sizes
+    strips, segments, squares = (totals[name] for name in ("strips", "segments", "squares"))
+    real = on.real
+    down = on.held(on.most(1, on.steps(rows, m)))  # dense tiles above each other
+    tiles = on.held(down * on.steps(n, per_n))
+    lists = real(on.least(segments, k_blocks * down))
+    each = (  # steps of a dense tile on average, in the order of `KINDS`
+        real(on.steps(k, step)),
+        real(strips) / real(step) / real(down) + 0.5,
+        (real(segments) / real(step) + lists * 0.5) / real(down),
+        real(squares) * SQUARE / real(step) / real(down),
+    )
+    entries = on.chosen((0, strips, segments, squares), kind)
+    steps = on.held(on.chosen(each, kind))
+    listed = real(entries) * real(entry)
+    return 1, listed, steps * real(tiles), steps * real(on.steps(tiles, blocks))
 
 
-def header() -> str:
-    """The table for the runtime, as C++."""
-    records = []
-    for dtype in ("float16", "float32"):
-        for offer in offers_of(dtype):
-            variant, tile = offer.variant, offer.tile
-            _, m, n, step, _, entry = line_of(variant, tile, dtype, 0)
-            engine = str(tile.engine == "mma").lower()
-            records.append(
-                f'    {{{ITEM_BYTES[dtype]}, "{variant.name}", "{tile.name}",'
-                f" CudaCut::k{variant.kind.capitalize()}, {engine}, {m}, {n}, {step}, {entry},"
-                f" {offer.shared_bytes}, {offer.together}}},"
-            )
-    lines = "\n".join(records)
-    return f"""// Written by pitc/ir/cuda_variants.py, which says what it means.
-#pragma once
-
-#include <cstdint>
-
-namespace pitc {{
-
-enum class CudaCut {{ {", ".join(f"k{kind.capitalize()}" for kind in KINDS)} }};
-constexpr int kCudaCuts = {len(KINDS)};
-constexpr const char* kCudaCutNames[] = {{{", ".join(f'"{kind}"' for kind in KINDS)}}};
-constexpr int kCudaColumns = {len(COLUMNS)}, kCudaFeatures = {len(FEATURES)};
-constexpr const char* kCudaTotals[] = {{{", ".join(f'"{name}"' for name in TOTALS)}}};
-constexpr int64_t kCudaGroup = {GROUP}, kCudaSegment = {SEGMENT}, kCudaSquare = {SQUARE};
-constexpr int64_t kCudaSummedRows[] = {{{", ".join(map(str, SUMMED_ROWS))}}};
-
-struct CudaOffer {{
-  int item_bytes;  // of the operands
-  const char* variant;
-  const char* tile;
-  CudaCut cut;
-  bool mma;  // by tensor cores, else by FMA units
-  int64_t m, n, step, entry;
-  int shared_bytes;  // of a block; for kBlock without its sums
-  int together;      // blocks of a multiprocessor whose shared memory has room
-}};
-constexpr CudaOffer kCudaOffers[] = {{
-{lines}
-}};
-
-}}  // namespace pitc
-"""
+def block_count(k: int, width: int) -> int:
+    """Blocks of k of some columns: words of 64 bits are cut into them."""
+    return -(-k // 64) * (64 // width)
 
 
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(header())
+def tile_time(
+    tile: Any, clocks: Any, sizes: tuple[Any, Any, Any], processors: Any, on: Arithmetic = NUMBERS
+) -> Any:
+    """Half clocks until the busiest multiprocessor has done a product in dense tiles.
+
+    With tiles of 128 x 128 (512 clocks a step) and 64 x 128 (288), 108 multiprocessors, n = 1024
+    and 2048 bytes of k, in whole clocks:
+
+        1000 rows     64 tiles or 128      1.5 * 32 * 512 or 2 * 32 * 288
+        64 rows        8 tiles of either   1.5 * 32 * 512 or 1.5 * 32 * 288
+
+    Two blocks stand on a multiprocessor beside each other; one that is alone there waits for its
+    copies, so a last turn without another takes half as long again.
+
+    Args:
+        tile: The dense tile.
+        clocks: Of a step of it.
+        sizes: Rows, bytes of a row of A, columns of C.
+        processors: Multiprocessors.
+        on: What computes.
+    """
+    rows, row_bytes, n = sizes
+    turns = on.held(on.steps(on.steps(rows, tile.m) * on.steps(n, tile.n), processors))
+    half_turns = 2 * turns + turns % 2
+    return on.real(half_turns) * on.real(on.steps(row_bytes, tile.k_bytes) * clocks)

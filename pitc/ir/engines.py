@@ -5,12 +5,11 @@ the same on CPUs                cpu     v4:6x64 v3:6x16
 """
 
 from dataclasses import dataclass
-from math import ceil
 
 from pitc.ir.attention_tile import AttentionTile
 from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
-from pitc.ir.cuda_variants import dense_tiles, offers_of
-from pitc.ir.gpu_speed import clocks_of, half_turns
+from pitc.ir.cuda_variants import dense_tiles, offers_of, tile_time
+from pitc.ir.gpu_speed import clocks_of
 from pitc.ir.plans.ops import Attention, Contract
 from pitc.ir.report import KernelRecord
 from pitc.ir.target import Target, cpu_level_of
@@ -51,7 +50,7 @@ def kernels_of(plan: Contract | Attention, target: Target, rows: int | None = No
         pairs = [(x.level, *x.gemm_tile) for x in levels]
     cut: tuple[str, ...] = ()
     if isinstance(plan, Contract) and plan.skips:
-        found = [(v.name, v.micro_tile) for v in VARIANTS.values() if v.pit_axis]
+        found = [(v.name, v.micro_tile()) for v in VARIANTS.values() if v.pit_axis]
         cut = tuple(f"{name} {tile.m}x{tile.k}" for name, tile in found)
         if plan.tiles:  # of C, which lists columns for as many rows
             cut = tuple(f"{name} {tile.k}x1" for name, tile in found if tile.m == 1)
@@ -85,13 +84,12 @@ def _fits(tile: CudaTile, arch: str) -> bool:
 
 
 def predicted_tile(dtype: str, arch: CudaArch, rows: int, k: int, n: int) -> CudaTile:
-    """The dense tile that the run time takes on an architecture's largest device, as it computes it
-    (`runtime/ep/device/dense_tiles.cc`): where the busiest multiprocessor is done first.
+    """The dense tile that the run time takes on an architecture's largest device: the first whose
+    busiest multiprocessor is done the soonest.
     """
+    sizes = rows, k * ITEM_BYTES[dtype], n
 
-    def clocks(tile: CudaTile) -> int:
-        turns = ceil(ceil(rows / tile.m) * ceil(n / tile.n) / arch.processors)
-        steps = ceil(k * ITEM_BYTES[dtype] / tile.k_bytes)
-        return half_turns(turns) * steps * clocks_of(tile, dtype, arch)
+    def time(tile: CudaTile) -> float:
+        return float(tile_time(tile, clocks_of(tile, dtype, arch), sizes, arch.processors))
 
-    return min((t for t in dense_tiles(dtype) if _fits(t, arch.name)), key=clocks)
+    return min((t for t in dense_tiles(dtype) if _fits(t, arch.name)), key=time)

@@ -7,6 +7,8 @@ from pitc.ir.variants import ITEM_BYTES
 
 CHUNK_BYTES = 16
 """What a GPU's thread copies at a time."""
+MOVED_BYTES = (1, 2, 4, 16)
+"""Words that pack and unpack move on a GPU."""
 _TAGS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 MASK = 2

@@ -1,9 +1,9 @@
 """The layout in which the right-hand side of a contraction is stored in a compiled model."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import DTypeLike, NDArray
+if TYPE_CHECKING:  # the runtime is built where there is no numpy
+    from numpy.typing import DTypeLike, NDArray
 
 PANEL_WIDTH = 64
 """Columns per panel (NR): one register tile on AVX-512, four on AVX2."""
@@ -16,7 +16,7 @@ def panel_count(n: int) -> int:
     return -(-n // PANEL_WIDTH)
 
 
-def pack_panels(w: NDArray[Any], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+def pack_panels(w: "NDArray[Any]", dtype: "DTypeLike" = "float32") -> "NDArray[Any]":
     """Store a weight by column panels, so that a kernel reads it in one ascending stream.
 
     Args:
@@ -26,6 +26,8 @@ def pack_panels(w: NDArray[Any], dtype: DTypeLike = np.float32) -> NDArray[Any]:
     Returns:
         `[P, K, NR]`, C-contiguous, columns N.. of the last panel 0.
     """
+    import numpy as np
+
     if w.ndim != 2:
         raise ValueError(f"expected a matrix [K, N], got shape {w.shape}")
     k, n = w.shape

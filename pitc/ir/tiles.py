@@ -15,33 +15,93 @@ A variant's time is made of features, each with a price:
 
 The time is the sum of all. The dense variant and those over blocks of k ask memory for rows of B in
 order, long before they are used: there what is streamed and what is computed (`COMPUTED`) overlap,
-and count together as the root of the sum of their squares. Factors that depend on the shape of what
-lives correct the whole (`pitc/ir/tile_shapes.py`).
+and count together as the root of the sum of their squares.
 
-The selector computes the features of a variant from the detector's counts
+The last register tile of a list is rarely full, the next micro-tile is in a cache or is not:
+kernels take some per cent more or less than their features tell. That follows from four ratios:
+
+| ratio | of | from |
+|---|---|---|
+| width | twice the 1x64 micro-tiles to those of 1x32 | 1, pairs of them, to 2, single ones |
+| block list | 1x32 micro-tiles to lists of them | 1 |
+| height | eight times the 8x1 micro-tiles to elements | 1, columns of them, to 8, single ones |
+| group list | 8x1 micro-tiles to lists of them | 1 |
+
+`GRIDS` are pairs of ratios. A variant has a factor at every knot of every grid, in thousandths;
+between knots factors are interpolated, beyond the last knot they stay. Its time is multiplied by
+one factor of each grid.
+
+The selector computes features and factors from the detector's counts
 (`runtime/ep/select/selector.cc`) and picks the variant with the smallest time (`docs/plans.md`,
 `docs/tiles.md`); `pitc tune` asks it for them (`pitc/tiles/selector.py`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from pitc.ir.plans.ops import Table
-from pitc.ir.tile_shapes import FACTORS, HIGHEST_FACTOR
-from pitc.ir.variants import (
-    FEATURES,
-    VARIANTS,
-)
+from pitc.ir.variants import FEATURES, VARIANTS
 
 STREAMED = FEATURES.index("streamed")
 COMPUTED = slice(STREAMED + 1, len(FEATURES))
 HIGHEST_PRICE = 1 << 50
 """Of the runtime's plan reader."""
 
+LATER_PASS = 0.25
+"""Of what the first pass over B costs: it is in a cache then."""
 FEMTOSECONDS = 1e9
 """Per microsecond."""
+FACTOR_UNIT = 1000
+HIGHEST_FACTOR = 10 * FACTOR_UNIT
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Knots of a ratio: 1, 2^doublings, 4^doublings, ...
+
+    Args:
+        doublings: From one knot to the next.
+        knots: How many there are.
+    """
+
+    doublings: int
+    knots: int
+
+
+WIDTH, HEIGHT, LIST = Axis(1, 2), Axis(2, 3), Axis(2, 7)
+GRIDS = ((WIDTH, LIST), (HEIGHT, LIST))
+"""Of (width, block list), (height, group list)."""
+GRID_ENDS = tuple(accumulate(a.knots * b.knots for a, b in GRIDS))
+FACTORS = GRID_ENDS[-1]
+"""How many a variant has: those of a grid are together, the second ratio's next to each other."""
 
 Prices = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One contraction, as far as its time depends on it: what a trace line tells.
+
+    Args:
+        rows: Rows of A.
+        k: Its columns.
+        panels: Panels of B.
+        row_block: Rows that share a pass over B on the sparse paths.
+        k_blocks: Blocks of k of the row lists.
+        scanned: The detector has still to read A.
+        counts: Live micro-tiles: `elements`, and those of every variant but `dense` and `row`;
+            columns with a live element, and pieces of 16, 32 and 64 columns; stretches of such
+            columns (`runs`) and pieces (`runs16`).
+    """
+
+    rows: int
+    k: int
+    panels: int
+    row_block: int
+    k_blocks: int
+    scanned: bool
+    counts: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +110,7 @@ class VariantCost:
 
     Args:
         prices: Femtoseconds per unit of each of `FEATURES`.
-        factors: By the shape of what lives, thousandths (`pitc.ir.tile_shapes`); or none.
+        factors: By the shape of what lives, thousandths; or none.
     """
 
     prices: Prices

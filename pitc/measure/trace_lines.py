@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic.dataclasses import dataclass as checked
 
 from pitc.errors import UsageError
-from pitc.ir.tile_work import Work
+from pitc.ir.tiles import Work
 from pitc.measure.trace_channels import ChannelDecision
 
 _PRODUCT = r"(?:contract(?:_right)?|ffn)"

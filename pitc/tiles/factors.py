@@ -7,7 +7,7 @@ share is taken out before, as it decides nothing.
 import numpy as np
 import numpy.typing as npt
 
-from pitc.ir.tile_shapes import FACTORS, GRID_ENDS, HIGHEST_FACTOR, UNIT
+from pitc.ir.tiles import FACTOR_UNIT, FACTORS, GRID_ENDS, HIGHEST_FACTOR
 
 Array = npt.NDArray[np.float64]
 
@@ -29,8 +29,8 @@ def fit_factors(shapes: Array, left: Array, weights: Array) -> list[tuple[int, .
     for weight, error in zip(weights.T, own.T, strict=True):
         weighted = shapes * weight[:, None]
         square = weighted.T @ shapes + RIDGE * np.eye(FACTORS)
-        steps = np.exp(np.linalg.solve(square, weighted.T @ error))
-        found.append(tuple(int(f) for f in np.clip(np.round(UNIT * steps), 1, HIGHEST_FACTOR)))
+        factors = FACTOR_UNIT * np.exp(np.linalg.solve(square, weighted.T @ error))
+        found.append(tuple(int(f) for f in np.clip(np.round(factors), 1, HIGHEST_FACTOR)))
     return found
 
 
@@ -41,7 +41,7 @@ def factors_at(shapes: Array, factors: tuple[int, ...]) -> Array:
         shapes: Shares of factors (`pitc/tiles/selector.py`).
         factors: Of the variant.
     """
-    each = shapes * (np.array(factors) / UNIT)
+    each = shapes * (np.array(factors) / FACTOR_UNIT)
     starts = (0, *GRID_ENDS[:-1])
     product: Array = np.add.reduceat(each, starts, axis=1).prod(axis=1)
     return product

@@ -10,9 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
 
 from pitc.errors import ArtifactError, UsageError
-from pitc.ir.tile_shapes import FACTORS, HIGHEST_FACTOR
-from pitc.ir.tile_work import Work
-from pitc.ir.tiles import HIGHEST_PRICE, TileTable, VariantCost
+from pitc.ir.tiles import FACTORS, HIGHEST_FACTOR, HIGHEST_PRICE, TileTable, VariantCost, Work
 from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.options import Level
 
@@ -48,7 +46,7 @@ class Cost(_Record):
 
     Args:
         prices: Per feature.
-        factors: By the shape of what lives (`pitc.ir.tile_shapes`).
+        factors: By the shape of what lives (`pitc.ir.tiles`).
         error: Median and 95th percentile of the relative error over the measured points.
     """
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pitc.host.machine import cpu_caches
-from pitc.ir.tile_work import Work
-from pitc.ir.tiles import TileTable, VariantCost
+from pitc.ir.tiles import TileTable, VariantCost, Work
 from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.measure.trace import Decision, take_trace, traced_session
 from pitc.tiles.patterns import Array

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pitc.ir.tile_shapes import FACTORS
-from pitc.ir.tile_work import Work
+from pitc.ir.tiles import FACTORS, Work
 from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.runtime.library import library_path
 

@@ -45,7 +45,7 @@ void OffersWhatServes() {
   const std::string cores = "mma128x128 mma64x128 mma32x128 mma16x128 ";
   const std::string units = "simt128x128 simt32x128 ";
   CHECK(names(Element::kFloat16, kAll, true) == cores);
-  CHECK(names(Element::kBFloat16, kAll, false) == cores);
+  CHECK(names(Element::kBfloat16, kAll, false) == cores);
   CHECK(names(Element::kFloat32, kAll, true) == cores + units);
   CHECK(names(Element::kFloat32, kAll, false) == units);
   CHECK(names(Element::kFloat16, 64 << 10, true) == "mma128x128 mma64x128 ");

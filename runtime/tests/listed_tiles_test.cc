@@ -54,7 +54,7 @@ void Offered() {
 }
 
 void PricesOfArchitectures() {
-  const ContractPlan plan = SomePlan(Element::kBFloat16);
+  const ContractPlan plan = SomePlan(Element::kBfloat16);
   for (const auto& [arch, priced] : {std::pair{75, 80}, {80, 80}, {89, 80}, {90, 90}, {120, 90}})
     CHECK(OfferedVariants(plan, arch, kMostShared, false)[0].prices[0] == priced);
   const auto offered = OfferedVariants(plan, 80, kMostShared, false);

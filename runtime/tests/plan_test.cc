@@ -115,7 +115,7 @@ void ReadsPlansForGpus() {
   const auto type_of = [](const std::string& text) {
     return std::get<pitc::ContractPlan>(ParsePlan(text, Machine::kCuda).body).dtype;
   };
-  CHECK(type_of(With(kCudaGemm, "dtype=float16", "dtype=bfloat16")) == pitc::Element::kBFloat16);
+  CHECK(type_of(With(kCudaGemm, "dtype=float16", "dtype=bfloat16")) == pitc::Element::kBfloat16);
   std::string full = With(kCudaGemm, "clocks_sm_100=5,6,7,8", "");
   full = With(full, "clocks_sm_80=1,2,3,4", "clocks_sm_80=1,2,3,4,5,6");
   CHECK(type_of(With(full, "dtype=float16", "dtype=float32")) == pitc::Element::kFloat32);

@@ -13,16 +13,17 @@ from pitc.codegen.families.contract_block_cuda import contract_block, shared_byt
 from pitc.codegen.reference import gather_gemm
 from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_TILES, CudaTile
 from pitc.ir.cuda_variants import (
-    CUDA_VARIANTS,
     FEATURES,
     GATHERED_TILES,
     LISTED_TILES,
     SUMMED_ROWS,
     TILES_OF_KIND,
+    block_count,
     features_of,
     line_of,
 )
 from pitc.ir.panels import pack_panels, panel_count
+from pitc.ir.variants import CUDA_VARIANTS
 from tests.cuda_emulator import DeviceMemory, Emulated
 from tests.detect_reference import DTYPES, Array, detected, listed, parts_of, words_of
 
@@ -341,7 +342,7 @@ def test_from_zeros_to_the_product(chain: tuple[Emulated, int], density: float) 
         assert forced < 0 or chosen[forced] == KERNELS[forced]
     totals = detected(work.a[rows], 64).totals(parts_of(67, work.a.shape[1]))
     k, n = work.w.shape
-    amounts = [features_of(line(name), totals, 67, k, n, 64) for name in KERNELS]
+    amounts = [features_of(line(name), totals, (67, k, n), block_count(k, 64)) for name in KERNELS]
     steps = [amount[FEATURES.index("steps")] for amount in amounts]
     assert chosen[-1] == KERNELS[int(np.argmin(np.multiply(steps, STEPS)))]
 

@@ -16,14 +16,15 @@ from pitc.codegen.families import choose_cuda, detect_cuda, lists_cuda
 from pitc.ir.cuda_target import CUDA_TILES
 from pitc.ir.cuda_variants import (
     COLUMNS,
-    CUDA_VARIANTS,
     FEATURES,
     GATHERED_TILES,
     KINDS,
     LISTED_TILES,
+    block_count,
     features_of,
     line_of,
 )
+from pitc.ir.variants import CUDA_VARIANTS
 from tests.cuda_emulator import Emulated
 from tests.detect_reference import (
     DTYPES,
@@ -270,7 +271,8 @@ def choice(
     table: list[tuple[int, ...]], counts: Mapping[str, int], sizes: tuple[int, int, int], width: int
 ) -> Array:
     """Features of each line."""
-    return np.array([features_of(line, counts, *sizes, width) for line in table])
+    blocks = block_count(sizes[1], width)
+    return np.array([features_of(line, counts, sizes, blocks) for line in table])
 
 
 @pytest.mark.parametrize("rows", [1, 40, 4100])
@@ -344,7 +346,7 @@ def test_table_of_variants() -> None:
     # the example of the module
     totals = {"strips": 24, "segments": 0, "squares": 0}
     lines = [line_of(CUDA_VARIANTS[name], TILE, "float16", 108) for name in ("dense", "tile32")]
-    amounts = [features_of(line, totals, 64, 256, 1024, 64) for line in lines]
+    amounts = [features_of(line, totals, (64, 256, 1024), 4) for line in lines]
     assert amounts == [(1, 0, 64, 4), (1, 24 * 64, 11, 0.6875)]
 
 

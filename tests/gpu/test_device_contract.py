@@ -19,7 +19,14 @@ from models.half import half
 from models.opt import OptConfig, opt_ffn
 from pitc.codegen import reference
 from pitc.ir.cuda_target import CUDA_ARCHS
-from pitc.ir.cuda_variants import SUMMED_ROWS, block_width, features_of, line_of, offers_of
+from pitc.ir.cuda_variants import (
+    SUMMED_ROWS,
+    block_count,
+    block_width,
+    features_of,
+    line_of,
+    offers_of,
+)
 from pitc.ir.gpu_speed import GpuPrices, clock_table, prices_of
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
@@ -370,7 +377,8 @@ def predicted(case: Case) -> dict[str, float]:
     for offer in offers_of(case.dtype):
         for summed in SUMMED_ROWS if offer.variant.kind == "block" else (0,):
             line = line_of(offer.variant, offer.tile, case.dtype, MULTIPROCESSORS, summed)
-            amounts = features_of(line, totals, len(rows), case.k, case.n, width)
+            sizes, blocks = (len(rows), case.k, case.n), block_count(case.k, width)
+            amounts = features_of(line, totals, sizes, blocks)
             numbers = (case.launch, *prices_of(offer, case.dtype, arch)[1:])
             name = offer.name + (f"_r{summed}" if summed else "")
             found[name] = sum(a * p for a, p in zip(amounts, numbers, strict=True)) / 1e9

@@ -6,28 +6,21 @@ import pytest
 
 from benchmarks import gpu_speed
 from benchmarks.gpu.goals import DRIVER_NAMES, GOALS, device_of, floor_of
-from pitc.codegen.families import attention_cuda
-from pitc.ir.attention_tile import AttentionTile
-from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_DEVICES, CUDA_TILES, CudaArch, CudaTile
-from pitc.ir.cuda_variants import (
-    CUDA_VARIANTS,
-    CudaOffer,
-    dense_tiles,
-    features_of,
-    line_of,
-    offers_of,
-)
-from pitc.ir.gpu_speed import (
+from benchmarks.gpu.model import (
     attention_clocks,
+    limit_of,
     predict_attention,
     predict_chain,
     predict_copy,
     predict_listed,
     predict_product,
-    prices_of,
-    step_clocks,
-    step_wavefronts,
 )
+from pitc.codegen.families import attention_cuda
+from pitc.ir.attention_tile import AttentionTile
+from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_DEVICES, CUDA_TILES, CudaArch, CudaTile
+from pitc.ir.cuda_variants import CudaOffer, dense_tiles, features_of, line_of, offers_of
+from pitc.ir.gpu_speed import prices_of, step_clocks, step_wavefronts
+from pitc.ir.variants import CUDA_VARIANTS
 from tests.cuda_kernels import Product
 from tests.gpu import test_cuda_attention, test_cuda_contract
 
@@ -139,7 +132,7 @@ def test_an_example_by_hand() -> None:
     clocks = attention_clocks(AttentionTile("mma", "float16", 64, 64, bias=False), A100)
     assert clocks.compute == 2 * 128 * 32 * 128 / 2048 == 512
     assert clocks.shared == 5 * 8192 / 128
-    assert clocks.limit == "compute"
+    assert limit_of(clocks) == "compute"
     # 1280 rows of 1536 bytes, read and written at 0.895 of 2039 GB/s, and a launch
     assert predict_copy(1280, 1536, A100).total_us == pytest.approx(2 + 3932160 / 1824.905e3)
 
@@ -161,7 +154,7 @@ def test_a_chain_without_a_live_micro_tile_takes_its_fixed_part(offer: CudaOffer
     time = predict_listed(offer, "float16", H100, totals, 4096, 4096, 4096)
     summed = 512 if offer.variant.kind == "block" else 0
     line = line_of(offer.variant, offer.tile, "float16", H100.processors, summed)
-    _, _, steps, turns = features_of(line, totals, 4096, 4096, 4096, 64)
+    _, _, steps, turns = features_of(line, totals, (4096, 4096, 4096), 64)
     prices = prices_of(offer, "float16", H100)
     own = (steps * prices[2] + turns * prices[3]) / 1e9
     assert time == pytest.approx(own + 2 + predict_chain("float16", H100, 4096, 4096).total_us)

@@ -18,7 +18,6 @@ from pitc.api import prices_of
 from pitc.codegen.build.cuda_functions import cuda_functions
 from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_TILES
 from pitc.ir.cuda_variants import (
-    CUDA_VARIANTS,
     FEATURES,
     SUMMED_ROWS,
     CudaOffer,
@@ -26,12 +25,12 @@ from pitc.ir.cuda_variants import (
     line_of,
     offers_of,
 )
-from pitc.ir.gpu_measured import TURN_NS
-from pitc.ir.gpu_speed import GpuPrices
+from pitc.ir.gpu_speed import TURN_NS, GpuPrices
 from pitc.ir.gpu_speed import prices_of as prices_of_offer
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.prices import Prices
 from pitc.ir.target import CUDA
+from pitc.ir.variants import CUDA_VARIANTS
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
 from tests.gpu.test_lower_cuda import plans
 
@@ -202,7 +201,7 @@ def test_few_live_columns_make_lists_pay() -> None:
                 continue  # is for few rows
             summed = 256 if offer.variant.kind == "block" else 0
             line = line_of(offer.variant, offer.tile, "float16", arch.processors, summed)
-            amounts = features_of(line, totals, rows, k, n, 64)
+            amounts = features_of(line, totals, (rows, k, n), k // 64)
             prices = prices_of_offer(offer, "float16", arch)
             times[offer.name] = sum(a * p for a, p in zip(amounts, prices, strict=True))
         chosen[live] = min(times, key=times.__getitem__)

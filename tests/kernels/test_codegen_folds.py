@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pitc.codegen.call import KernelLibrary
-from pitc.codegen.engines.cpu import FOLD
 from pitc.ir.panels import panel_count
+from pitc.ir.variants import FOLD
 from tests.codegen_kernels import NEWEST, bits
 from tests.codegen_kernels import newest_library as library
 from tests.contract_cases import LISTS, ContractCase, sparse

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from pitc.codegen.call import KernelLibrary
-from pitc.codegen.engines.cpu import FOLD
 from pitc.codegen.families import contract_block
 from pitc.codegen.families.sampled import SIDE, STRETCH
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CPU_LEVELS
+from pitc.ir.variants import FOLD
 from tests.codegen_kernels import LEVELS, Array, bits, guarded, library, normal
 
 #: (K, N): single ones, tails of every kind, the ends of a stretch and of blocks of sums.

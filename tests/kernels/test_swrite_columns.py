@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from pitc.codegen import reference
 from pitc.codegen.call import KernelLibrary
-from pitc.codegen.engines.cpu import FOLD
 from pitc.codegen.families import swrite_columns
 from pitc.codegen.families.swrite import STREAM_BYTES
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, TURNED_COLUMNS, pack_panels, panel_count
 from pitc.ir.target import CPU_LEVELS
+from pitc.ir.variants import FOLD
 from tests.codegen_kernels import NEWEST, Array, bits, guarded, normal, untouched
 from tests.codegen_kernels import newest_library as library
 from tests.contract_cases import CANARY, LISTS, sparse

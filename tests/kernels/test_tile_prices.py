@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from pitc.host.machine import cpu_level
-from pitc.ir.tile_shapes import FACTORS, GRID_ENDS, UNIT
-from pitc.ir.tile_work import Work
-from pitc.ir.tiles import FEMTOSECONDS, VariantCost
+from pitc.ir.tiles import FACTOR_UNIT, FACTORS, FEMTOSECONDS, GRID_ENDS, VariantCost, Work
 from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.options import LEVELS
 from pitc.tiles.factors import factors_at, fit_factors
@@ -58,8 +56,8 @@ def test_factors_multiply_predictions() -> None:
     shares = features_of([work()])[1][0]
     for start, end in pairwise((0, *GRID_ENDS)):
         assert shares[start:end].sum() == pytest.approx(1) and (shares >= 0).all()
-        factors = [UNIT] * FACTORS
-        factors[start:end] = [3 * UNIT] * (end - start)
+        factors = [FACTOR_UNIT] * FACTORS
+        factors[start:end] = [3 * FACTOR_UNIT] * (end - start)
         told = predicted_us(VariantCost(prices, tuple(factors)), "row", work())
         assert told == pytest.approx(3 * plain)
     nothing = replace(work(), rows=0, counts=dict.fromkeys(work().counts, 0))
@@ -76,7 +74,7 @@ def test_factors_are_found() -> None:
     many = np.tile(shapes, (20, 1))
     known = [tuple(int(f) for f in rng.integers(850, 1150, FACTORS)) for _ in range(3)]
     for factors in known:
-        first, second = np.split(shapes * np.array(factors) / UNIT, [GRID_ENDS[0]], axis=1)
+        first, second = np.split(shapes * np.array(factors) / FACTOR_UNIT, [GRID_ENDS[0]], axis=1)
         want = first.sum(axis=1) * second.sum(axis=1)
         np.testing.assert_allclose(factors_at(shapes, factors), want)
     left = np.log(np.stack([factors_at(many, f) for f in known], axis=1))
@@ -85,7 +83,7 @@ def test_factors_are_found() -> None:
     told = np.log(np.stack([factors_at(many, f) for f in found], axis=1))
     compared = (told - told[:, :1]) - (left - left[:, :1])
     assert np.abs(left - left[:, :1]).mean() > 0.05 > 0.01 > np.abs(compared).mean()
-    assert fit_factors(shapes[:1], left[:1, :1], np.ones((1, 1))) == [(UNIT,) * FACTORS]
+    assert fit_factors(shapes[:1], left[:1, :1], np.ones((1, 1))) == [(FACTOR_UNIT,) * FACTORS]
 
 
 def test_non_negative_least_squares() -> None:

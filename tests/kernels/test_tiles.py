@@ -17,8 +17,7 @@ from pitc import api
 from pitc.cli.tiles import duration
 from pitc.errors import ArtifactError, UsageError
 from pitc.host.machine import cpu_level
-from pitc.ir.tile_shapes import FACTORS
-from pitc.ir.tiles import TileTable, VariantCost
+from pitc.ir.tiles import FACTORS, TileTable, VariantCost
 from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.options import LEVELS, Level
 from pitc.tiles import tune as tuning

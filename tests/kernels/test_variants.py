@@ -4,38 +4,41 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from pitc.ir import variants
+from pitc.ir import cuda_variants, machine_header, variants
+from pitc.ir.cuda_target import CUDA_TILES
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.target import CPU_LEVELS
-from pitc.ir.variants import LINE_BYTES, SPARSE_FAMILIES, VARIANTS, Tile, derive_micro_tile
+from pitc.ir.variants import LINE_BYTES, SPARSE_FAMILIES, VARIANTS, Tile, Variant
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("dense", "axis", "line_bytes", "want"),
+    ("machine", "kind", "dense", "want"),
     [
-        (Tile(32, 64), "k", 64, Tile(32, 1)),
-        (Tile(1, 1), "k", 64, Tile(1, 1)),
-        (Tile(4, 64), "m", 64, Tile(1, 64)),
-        (Tile(4, 8), "m", 64, Tile(1, 16)),  # a line is 16 floats
-        (Tile(4, 8), "m", 32, Tile(1, 8)),  # and a sector of a GPU 8
+        ("cpu", "tile", Tile(32, 64), Tile(32, 1)),
+        ("cpu", "row", Tile(1, 1), Tile(1, 1)),
+        ("cpu", "dense", Tile(6, 1), Tile(1, 1)),
+        ("cpu", "block", Tile(4, 64), Tile(1, 64)),
+        ("cpu", "block", Tile(4, 8), Tile(1, 16)),  # a line is 16 floats
+        ("cuda", "block", Tile(4, 8), Tile(1, 8)),  # and a sector of a GPU 8
+        ("cuda", "square", Tile(32, 4), Tile(32, 8)),
+        ("cuda", "tile", Tile(16, 64), Tile(16, 1)),
     ],
 )
 def test_a_micro_tile_follows_from_its_dense_tile(
-    dense: Tile, axis: str, line_bytes: int, want: Tile
+    machine: str, kind: str, dense: Tile, want: Tile
 ) -> None:
-    assert derive_micro_tile(dense, axis, line_bytes=line_bytes) == want
+    assert Variant(machine, kind, "new", dense).micro_tile() == want
 
 
-def test_other_axes_and_types_are_refused() -> None:
-    with pytest.raises(ValueError, match="PIT axis 'n'"):
-        derive_micro_tile(Tile(4, 16), "n")
+def test_other_types_are_refused() -> None:
     with pytest.raises(KeyError):
-        derive_micro_tile(Tile(4, 16), "m", "float33")
+        VARIANTS["block16"].micro_tile("float33")
 
 
 def test_every_variant_is_one_line_that_all_can_read() -> None:
@@ -49,20 +52,20 @@ def test_every_variant_is_one_line_that_all_can_read() -> None:
         assert name == f"tile{v.height}" if v.height else True
         assert name == f"block{v.width}" if v.width else True
         assert not v.height or (v.height % 8 == 0 and 32 % v.height == 0), "as the detector counts"
-        assert not v.width or (v.width * 4 >= LINE_BYTES and 64 % v.width == 0)
+        assert not v.width or (v.width * 4 >= LINE_BYTES["cpu"] and 64 % v.width == 0)
         assert all(v.height % level.listed_tile[0] == 0 for level in CPU_LEVELS)
         request = KernelRequest.of(v.family, k=3, n=5, activation="none", residual=0)
         assert request.symbol.startswith(v.family)
     assert {v.family for v in VARIANTS.values()} == {"gather_gemm", *SPARSE_FAMILIES}
 
 
-def test_the_header_needs_nothing_but_the_table(tmp_path: Path) -> None:
+def test_the_header_needs_nothing_but_tables(tmp_path: Path) -> None:
     """The build of the runtime runs the module by itself, with any Python."""
-    made = tmp_path / "variants.h"
-    command = [sys.executable, "-I", "-S", ROOT / "pitc/ir/variants.py", made]
-    subprocess.run(command, check=True, cwd=tmp_path)
+    made = tmp_path / "machines.h"
+    command = [sys.executable, "-S", "-B", "-m", "pitc.ir.machine_header", str(made)]
+    subprocess.run(command, check=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
     text = made.read_text()
-    assert text == variants.header()
+    assert text == machine_header.header()
     records = re.findall(r'\{"(\w+)", Cut::k(\w+), (\d+), (\d+), (\w+)\}', text)
     assert [r[0] for r in records] == list(VARIANTS)
     kinds = {"Tile": "height", "Block": "width"}
@@ -75,22 +78,44 @@ def test_the_header_needs_nothing_but_the_table(tmp_path: Path) -> None:
 
 
 def test_a_new_line_is_a_new_variant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`Variant("tile16", ..)` is all that the header, its arrays and its places need."""
-    new = variants.Variant("tile16", "contract_tile", "k", Tile(16, 64))
+    """`Variant("cpu", "tile", "tile16", ..)` is all that the header, its arrays and places need."""
+    new = Variant("cpu", "tile", "tile16", Tile(16, 64))
     table = sorted([*VARIANTS.values(), new], key=lambda v: (v.width, v.height))
-    monkeypatch.setattr(variants, "VARIANTS", {v.name: v for v in table})
-    text = variants.header()
-    assert "kStripHeights[kStripKinds] = {8, 16}" in text and "kVariants = 7" in text
+    monkeypatch.setattr(machine_header, "VARIANTS", {v.name: v for v in table})
+    text = machine_header.header()
+    assert "kStripHeights[] = {\n    8,\n    16}" in text and "kVariants = 7" in text
     places = dict(re.findall(r'\{"(tile\d+)", Cut::kTile, \d+, (\d+),', text))
     assert places == {"tile8": "0", "tile16": "1"}
-    assert str(new.micro_tile) == "16 x 1"
+    assert str(new.micro_tile()) == "16 x 1" and new.family == "contract_tile"
 
 
 def test_names_and_constants_are_shared() -> None:
-    text = variants.header()
+    text = machine_header.header()
     for value, name in ((variants.CHUNK, "kChunk"), (variants.LISTED_ROWS, "kListedRows")):
         assert f"constexpr int64_t {name} = {value};" in text
     assert f"constexpr int kFeatures = {len(variants.FEATURES)};" in text
+
+
+@pytest.mark.parametrize(("rows", "turns"), [(1, 3), (1000, 4)])
+def test_cpp_computes_the_formulas_of_python(rows: int, turns: int) -> None:
+    """The text is an expression of Python too, once its casts and calls are: it gives the same."""
+    text = machine_header.header()
+    (amounts,) = re.findall(r"return \{(1, .*)\};", text)
+    (time,) = re.findall(r"double TileTime.*\n  return (.*);", text)
+    offer, tile = cuda_variants.offers_of("float16")[1], CUDA_TILES[1]
+    line = cuda_variants.line_of(offer.variant, offer.tile, "float16", 108)
+    scope = {"rows": rows, "k": 2048, "n": 1000, "processors": 108, "clocks": 288, "tile": tile}
+    scope["offer"] = SimpleNamespace(**dict(zip(cuda_variants.COLUMNS, line, strict=True)))
+    scope |= {"StepCount": lambda count, by: -(-count // by), "most": max}
+
+    def value(cpp: str) -> object:
+        for old, new in (("static_cast<double>", "float"), ("std::max<int64_t>", "most")):
+            cpp = cpp.replace(old, new)
+        return eval(f"({cpp})", {}, scope)
+
+    totals, sizes = dict.fromkeys(cuda_variants.TOTALS, 0), (rows, 2048, 1000)
+    assert value(amounts) == cuda_variants.features_of(line, totals, sizes, 32)
+    assert value(time) == cuda_variants.tile_time(tile, 288, sizes, 108) == turns * 32 * 288
 
 
 def test_the_docs_name_every_variant() -> None:
@@ -99,5 +124,5 @@ def test_the_docs_name_every_variant() -> None:
         (row,) = (
             line for line in table.splitlines() if line.startswith("|") and f"`{name}`" in line
         )
-        assert not v.pit_axis or (str(v.micro_tile) in row and f"| {v.pit_axis} |" in row)
+        assert not v.pit_axis or (str(v.micro_tile()) in row and f"| {v.pit_axis} |" in row)
         assert f"`{name}`" in plans

@@ -266,11 +266,18 @@ def nothing(g: GraphBuilder, x: str) -> str:
     return g.op("Gemm", g.op("Relu", first(g, x)), weight(g, "w2", H, N), alpha=0.0)
 
 
+def float64(g: GraphBuilder, x: str) -> str:
+    h = g.op("Cast", g.op("Relu", first(g, x)), to=onnx.TensorProto.DOUBLE)
+    y = g.op("MatMul", h, g.weight("w2", np.ones((H, N), np.float64)))
+    return g.op("Cast", y, to=onnx.TensorProto.FLOAT)
+
+
 REFUSED: dict[str, tuple[Build, Code]] = {
     "smooth": (smooth, Code.NO_FACT),
     "infinite": (infinite, Code.NON_FINITE_WEIGHT),
     "narrow": (narrow, Code.NO_GAIN),
     "nothing": (nothing, Code.NO_LOWERING),
+    "float64": (float64, Code.NO_LOWERING),
 }
 
 

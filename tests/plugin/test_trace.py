@@ -16,8 +16,7 @@ from pitc import api
 from pitc.cli import main
 from pitc.errors import UsageError
 from pitc.ir.report import NodeRecord, Report
-from pitc.ir.tile_work import Work
-from pitc.ir.tiles import TileTable, VariantCost
+from pitc.ir.tiles import TileTable, VariantCost, Work
 from pitc.ir.variants import FEATURES
 from pitc.measure.trace import DENSE, contractions, race_dense, read_lines
 from pitc.measure.trace_lines import source_node

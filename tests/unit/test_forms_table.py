@@ -7,9 +7,9 @@ import pytest
 
 from pitc.ir.expr import Combine
 from pitc.ir.refusal import Code, Refusal
-from pitc.passes.regions.candidates import ROUNDS, Tried
+from pitc.passes.regions.candidates import ROUNDS, SKIPS, Tried
 from pitc.passes.regions.contraction import Kind
-from pitc.passes.regions.forms import FORMS, both_told, kinds_of, unless_not_lowered
+from pitc.passes.regions.forms import FORMS, both_told, kinds_of, unless_no_fact, unless_not_lowered
 from pitc.passes.rules.record import PackRule
 
 OUTPUT = (Kind.M, Kind.N, Kind.E)
@@ -26,7 +26,7 @@ def names(
 def test_every_row_is_met() -> None:
     asked = product((None, *PackRule), Combine, AXES, Tried)
     assert set(chain.from_iterable(kinds_of(*key) for key in asked)) == set(FORMS)
-    assert [way.tried for way in ROUNDS] == list(Tried)
+    assert [way.tried for way in (*ROUNDS, SKIPS)] == list(Tried)
 
 
 @pytest.mark.parametrize("axes", AXES)
@@ -48,6 +48,8 @@ def test_what_a_node_is_tried_with() -> None:
     assert names(PackRule.RESHAPED, Combine.MOVE, none, Tried.MOVED) == ["movement", ITEMS]
     assert names(PackRule.CHOICE, Combine.MOVE, none, Tried.DEAD) == ["choice"]
     assert names(gemm, Combine.PRODUCT, none, Tried.TERMS) == [TERMS]
+    for packs, combine in product((None, gemm), (Combine.PRODUCT, Combine.BIASED_PRODUCT)):
+        assert names(packs, combine, none, Tried.ZEROS) == ["live channels", "sparse operand"]
     for axes in AXES:  # all rows in their own order are read by attention, and moved
         assert names(gemm, Combine.PRODUCT, axes, Tried.QUERIES) == [ATTENTION]
 
@@ -83,3 +85,9 @@ def test_items_tell_of_what_nothing_else_lowers() -> None:
     items = refused(Code.AXIS_NOT_PIT)
     assert unless_not_lowered(refused(Code.NO_LOWERING), items) == items
     assert unless_not_lowered(refused(Code.LAYOUT), items) == refused(Code.LAYOUT)
+
+
+def test_operands_tell_of_a_convolution_of_whose_channels_nothing_is_known() -> None:
+    operand = refused(Code.NO_LOWERING)
+    assert unless_no_fact(refused(Code.NO_FACT), operand) == operand
+    assert unless_no_fact(refused(Code.JOINT), operand) == refused(Code.JOINT)

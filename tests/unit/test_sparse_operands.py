@@ -17,10 +17,11 @@ from pitc.ir.graph import Graph
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.facts.fill import fill_facts
 from pitc.passes.normalise import normalise
-from pitc.passes.regions.choose import Chosen
+from pitc.passes.regions.contraction import axis_kinds, factor_reads
 from pitc.passes.regions.sparse import SparseOperand, sparse_operands
 from pitc.passes.regions.terms import term_domains
 from tests.fact_check import analysed, built, proven, rows
+from tests.lower_support import lower
 
 FLOAT, BOOL, INT = 1, 9, 7
 TOKENS, K, N = ("batch", "seq"), 6, 5
@@ -42,21 +43,32 @@ def contraction(make: Make, weight: np.ndarray | None = None) -> onnx.ModelProto
     return built(build)
 
 
-def by_name(sparse: Chosen[tuple[SparseOperand, ...]]) -> dict[str, tuple[SparseOperand, ...]]:
-    return {node.name or "": found for node, found in sparse.nodes.items()}
+def operands(graph: Graph) -> list[list[SparseOperand]]:
+    """The sparse operands of each node that has some."""
+    each = ([x for x in known if isinstance(x, SparseOperand)] for known in everything(graph))
+    return [found for found in each if found]
+
+
+def everything(graph: Graph) -> list[list[SparseOperand | Refusal]]:
+    """What is known of each node of whose operands something is."""
+    return list(filter(None, (sparse_operands(graph, node) for node in graph.nodes)))
 
 
 def the_one(graph: Graph) -> SparseOperand:
     """The only sparse operand of a graph."""
-    ((found,),) = sparse_operands(graph).nodes.values()
+    ((found,),) = operands(graph)
     return found
 
 
-def kinds(operand: SparseOperand) -> dict[str, str]:
+def kinds(graph: Graph, operand: SparseOperand) -> dict[str, str]:
     """What the axes are to the operand: their names, by what they are."""
+    expr = graph[operand.steps[0].outputs[0].name or ""].expr
+    assert expr is not None
+    (mine,) = (r for r in factor_reads(expr) if r.operand == operand.operand)
+    others = [r for r in factor_reads(expr) if r is not mine]
     found: dict[str, list[str]] = {}
-    for name, kind in operand.kinds.items():
-        found.setdefault(kind.value, []).append(name)
+    for axis, kind in axis_kinds(expr, mine, others).items():
+        found.setdefault(kind.value, []).append(expr.axes[axis].name)
     return {kind: " ".join(names) for kind, names in found.items()}
 
 
@@ -69,30 +81,13 @@ def test_a_sum_is_no_product() -> None:
         g.output(y, "y", np.float32, (4,))
 
     graph, _ = analysed(built(build))
-    sparse = sparse_operands(graph)
-    assert not sparse.nodes and not sparse.refusals
+    assert not everything(graph)
     assert [list(term_domains(graph, node)) for node in graph.nodes] == [[], []]
 
 
-def test_a_chain_names_no_other_value() -> None:
-    """Zeros of another contraction, though they come first, are none of it."""
-
-    def build(g: GraphBuilder) -> None:
-        x = g.input("x", np.float32, (*TOKENS, 4))
-        for k in range(2):
-            h = g.op("Relu", g.op("MatMul", x, g.weight(f"v{k}", rows(RNG, 4, K))))
-            y = g.op("MatMul", h, g.weight(f"w{k}", rows(RNG, K, N)))
-            g.output(g.op("Identity", y), f"y{k}", np.float32, (*TOKENS, N))
-
-    found = [operand for (operand,) in sparse_operands(analysed(built(build))[0]).nodes.values()]
-    assert [operand.chain for operand in found] == [(operand.name,) for operand in found]
-    assert len(found) == 2
-
-
 def the_refusal(graph: Graph) -> Refusal:
-    sparse = sparse_operands(graph)
-    assert not sparse.nodes
-    (refusal,) = sparse.refusals.values()
+    ((refusal,),) = everything(graph)
+    assert isinstance(refusal, Refusal)
     return refusal
 
 
@@ -166,11 +161,11 @@ SOURCES: dict[str, Make] = {
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_source_of_zeros_is_found(source: str) -> None:
-    found = the_one(proven(contraction(SOURCES[source]), sizes={"batch": 2, "seq": 3}))
-    assert (found.operand, found.others, found.weights) == (0, (1,), ("w",))
-    assert kinds(found) == {"m": "o0 o1", "k": "r0", "n": "o2"}
-    assert found.sources and found.where and found.chain[-1] == found.name
-    assert str(found).startswith("operand 0 is 0 where")
+    graph = proven(contraction(SOURCES[source]), sizes={"batch": 2, "seq": 3})
+    found = the_one(graph)
+    assert found.operand == 0
+    assert kinds(graph, found) == {"m": "o0 o1", "k": "r0", "n": "o2"}
+    assert found.where and str(found).startswith("operand 0 is 0 where")
 
 
 def test_dropout_in_training_form_is_a_source() -> None:
@@ -214,9 +209,7 @@ WAYS: dict[str, Make] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_zeros_pass_what_keeps_them(way: str) -> None:
     found = the_one(proven(contraction(lambda g, h: WAYS[way](g, g.op("Relu", h)))))
-    assert all(name.startswith("relu") for name in found.sources)
-    assert found.sources[0] in found.chain and found.name in found.chain
-    assert found.weights == ("w",)
+    assert all("relu" in where for where in found.where)
 
 
 def gelu_in_parts(g: GraphBuilder, h: str) -> str:
@@ -272,8 +265,7 @@ OTHERS: dict[str, Make] = {
 @pytest.mark.parametrize("other", OTHERS)
 def test_nothing_else_is_said_to_be_sparse(other: str) -> None:
     graph, _ = analysed(contraction(OTHERS[other]), "mask" if "mask" in other else None)
-    sparse = sparse_operands(graph)
-    assert not sparse.nodes and not sparse.refusals
+    assert not everything(graph)
 
 
 def test_constant_zeros_are_known_before() -> None:
@@ -287,7 +279,7 @@ def test_constant_zeros_are_known_before() -> None:
 
     graph, _ = analysed(built(build))
     assert graph["w"].fills
-    assert not sparse_operands(graph).nodes
+    assert not operands(graph)
 
 
 def test_a_product_of_two_inputs() -> None:
@@ -299,7 +291,7 @@ def test_a_product_of_two_inputs() -> None:
         y = g.op("MatMul", h, g.weight("w", rows(RNG, K, N)))
         g.output(y, "y", np.float32, (*TOKENS, N))
 
-    assert the_one(proven(built(build))).sources == ("mask", "x")
+    assert [where.split("[")[0] for where in the_one(proven(built(build))).where] == ["mask", "x"]
 
 
 def masked_weight(shape: tuple[int, int], mask: tuple[int, int], transposed: int = 0) -> Graph:
@@ -318,22 +310,21 @@ def masked_weight(shape: tuple[int, int], mask: tuple[int, int], transposed: int
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_a_masked_weight_is_the_other_operand(transposed: int) -> None:
     shape = (N, K) if transposed else (K, N)
-    found = the_one(masked_weight(shape, shape, transposed))
-    assert (found.operand, found.others, found.sources) == (1, (0,), ("mask",))
-    assert kinds(found) == {"m": "o1", "n": "o0", "k": "r0"}
-    assert found.weights == ()  # x is computed when the model runs
+    graph = masked_weight(shape, shape, transposed)
+    found = the_one(graph)
+    assert found.operand == 1 and [where.split("[")[0] for where in found.where] == ["mask"]
+    assert kinds(graph, found) == {"m": "o1", "n": "o0", "k": "r0"}
 
 
 @pytest.mark.parametrize("mask", [(K, 1), (1, N), (1, 1)])
 def test_a_mask_over_whole_rows_or_columns_is_not_one_over_elements(mask: tuple[int, int]) -> None:
-    assert not sparse_operands(masked_weight((K, N), mask)).nodes
+    assert not operands(masked_weight((K, N), mask))
 
 
 def test_both_operands_may_be_sparse() -> None:
     model = masked_mlp(MlpConfig((16, 32, 16)), np.random.default_rng(0))
     graph, _ = analysed(model)
-    operands = [[f.operand for f in found] for found in by_name(sparse_operands(graph)).values()]
-    assert operands == [[1], [0, 1]]
+    assert [[f.operand for f in found] for found in operands(graph)] == [[1], [0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -350,19 +341,18 @@ def test_a_weight_that_is_not_finite_is_refused(bad: float, where: tuple[int, in
 
 
 def test_a_weight_behind_movement_is_looked_at() -> None:
-    weight = rows(RNG, 2, 3, N)
-    weight[1, 2, 0] = np.inf
+    weight = rows(RNG, N, 2, 3)
+    weight[4, 1, 2] = np.inf
 
     def build(g: GraphBuilder) -> None:
-        r = g.op("Relu", g.input("x", np.float32, ("rows", 2 * K)))
-        parts = (g.weight("zeros", np.zeros((2, 3, N), np.float32)), g.weight("w", weight))
-        whole = g.op("Concat", *(g.op("Reshape", w, g.ints(K, N)) for w in parts), axis=0)
-        y = g.op("MatMul", r, whole)
+        r = g.op("Relu", g.input("x", np.float32, ("rows", K)))
+        whole = g.op("Reshape", g.weight("w", weight), g.ints(N, K))
+        y = g.op("MatMul", r, g.op("Transpose", whole, perm=[1, 0]))
         g.output(y, "y", np.float32, ("rows", N))
 
     graph = Graph(ir.from_proto(built(build)))  # as it is: normalised, it is one constant
     fill_facts(graph)
-    assert "'w' holds inf at [1, 2, 0]" in the_refusal(graph).reason
+    assert "'w' holds inf at [4, 1, 2]" in the_refusal(graph).reason
 
 
 def test_a_bias_may_be_infinite() -> None:
@@ -374,7 +364,7 @@ def test_a_bias_may_be_infinite() -> None:
         y = g.op("Gemm", r, g.weight("w", rows(RNG, K, N)), g.weight("c", bias))
         g.output(y, "y", np.float32, ("rows", N))
 
-    assert the_one(analysed(built(build))[0]).weights == ("w",)
+    assert the_one(analysed(built(build))[0]).operand == 0
 
 
 def convolution(channels: int, filters: np.ndarray, group: int) -> Graph:
@@ -388,9 +378,14 @@ def convolution(channels: int, filters: np.ndarray, group: int) -> Graph:
 
 
 def test_a_convolution_by_its_channels() -> None:
-    found = the_one(convolution(4, rows(RNG, 5, 4, 3, 3), 1))
+    graph = convolution(4, rows(RNG, 5, 4, 3, 3), 1)
+    found = the_one(graph)
     assert found.operand == 0
-    assert kinds(found) == {"k": "r0", "n": "o1", "m": "o0"}  # places are read through a window
+    assert kinds(graph, found) == {
+        "k": "r0",
+        "n": "o1",
+        "m": "o0",
+    }  # places are read through a window
 
 
 def test_a_convolution_in_groups_has_no_axis_of_channels() -> None:
@@ -419,8 +414,7 @@ def test_a_fused_convolution(activation: str, parameters: list[float], sparse: b
         y = g.op("Conv", h, g.weight("w", rows(RNG, 5, 4, 1, 1)))
         g.output(y, "y", np.float32, ("images", 5, 6, 6))
 
-    found = sparse_operands(proven(built(build))).nodes
-    assert len(found) == int(sparse)
+    assert len(operands(proven(built(build)))) == int(sparse)
 
 
 def test_the_largest_of_many_is_no_source() -> None:
@@ -435,7 +429,7 @@ def test_the_largest_of_many_is_no_source() -> None:
             g.output(out, name, np.float32, ("images", N))
 
     graph = proven(built(build))
-    assert not sparse_operands(graph).nodes
+    assert not operands(graph)
 
 
 def test_einsum_and_batches() -> None:
@@ -449,8 +443,21 @@ def test_einsum_and_batches() -> None:
     graph = Graph(model)
     fill_facts(graph)
     found = the_one(graph)
-    assert kinds(found) == {"e": "o0", "m": "o1", "k": "r0", "n": "o2"}
-    assert found.weights == ()
+    assert kinds(graph, found) == {"e": "o0", "m": "o1", "k": "r0", "n": "o2"}
+
+
+def test_of_what_no_kernel_computes_the_first_operand_is_named() -> None:
+    """Of a product it is the right one, whose zeros are skipped by any left one."""
+    both = list[str]()
+
+    def build(g: GraphBuilder) -> None:
+        both.append(g.op("Relu", g.input("x", np.float32, ("b", K, "rows"))))
+        both.append(g.op("Relu", g.input("w", np.float32, (N, K, 1))))
+        g.output(g.op("Identity", g.op("Conv", *both)), "y", np.float32, ("b", N, "rows"))
+
+    (refusal,) = (r.refusal for r in lower(built(build)).report.nodes if r.op_type == "Conv")
+    assert refusal is not None
+    assert (refusal.code, refusal.value) == (Code.NO_LOWERING, both[0])
 
 
 def test_a_row_vector_has_no_rows_of_its_own() -> None:
@@ -459,8 +466,8 @@ def test_a_row_vector_has_no_rows_of_its_own() -> None:
         y = g.op("MatMul", r, g.weight("w", rows(RNG, K, N)))
         g.output(y, "y", np.float32, (1, N))
 
-    found = the_one(proven(built(build)))
-    assert "m" not in kinds(found)
+    graph = proven(built(build))
+    assert "m" not in kinds(graph, the_one(graph))
 
 
 def test_a_sum_of_one_term_is_no_contraction() -> None:
@@ -469,8 +476,7 @@ def test_a_sum_of_one_term_is_no_contraction() -> None:
         y = g.op("MatMul", r, g.weight("w", rows(RNG, 1, N)))
         g.output(y, "y", np.float32, ("rows", N))
 
-    sparse = sparse_operands(analysed(built(build))[0])
-    assert not sparse.nodes and not sparse.refusals
+    assert not everything(analysed(built(build))[0])
 
 
 def test_facts_are_said_where_they_are_read() -> None:
@@ -487,12 +493,12 @@ def test_facts_are_said_where_they_are_read() -> None:
     assert not any(t.pred == "nz" for t in tests)
 
 
-def sparse_of(path: Path) -> tuple[Graph, Chosen[tuple[SparseOperand, ...]]]:
+def graph_of(path: Path) -> Graph:
     model = load_model(path)
     normalise(model)
     graph = Graph(model)
     fill_facts(graph, {"attention_mask"} & set(graph.inputs))
-    return graph, sparse_operands(graph)
+    return graph
 
 
 # by family: contractions with a sparse operand. ResNet: each convolution but the first; the
@@ -527,19 +533,16 @@ ONE_EACH = {family(path): path for path in FILES}  # of the others one is enough
     ids=lambda path: path.stem,
 )
 def test_exports(path: Path) -> None:
-    graph, sparse = sparse_of(path)
-    assert not sparse.refusals
-    assert len(sparse.nodes) == EXPECTED.get(family(path), 0)
-    for found in sparse.nodes.values():
-        (operand,) = found
-        assert operand.operand == 0 and operand.weights and kinds(operand)["k"] == "r0"
-        assert graph.is_constant(operand.weights[0])
+    graph = graph_of(path)
+    assert len(everything(graph)) == len(operands(graph)) == EXPECTED.get(family(path), 0)
+    for (operand,) in operands(graph):
+        assert operand.operand == 0 and kinds(graph, operand)["k"] == "r0"
 
 
 def test_models_of_the_zoo() -> None:
     rng = np.random.default_rng(0)
     graph, _ = analysed(opt_ffn(OptConfig(), rng))
-    assert len(sparse_operands(graph).nodes) == OptConfig().layers
+    assert len(operands(graph)) == OptConfig().layers
     graph, _ = analysed(cnn(CnnConfig(), rng))
     config = CnnConfig()
-    assert len(sparse_operands(graph).nodes) == len(config.channels) * config.depth - 1
+    assert len(operands(graph)) == len(config.channels) * config.depth - 1

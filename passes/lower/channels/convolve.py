@@ -9,7 +9,7 @@ next one, so nothing is put back or gathered between them.
 Channel 0 always counts as live: so no operand is ever empty, and what is computed for it is right.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,88 +18,33 @@ import onnx_ir as ir
 
 from pitc.ir.branch import BRANCH, CHOOSE, DOMAIN, GROUP, NAME, numbers_in
 from pitc.ir.build import take_over
-from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE
 from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import attribute, node_name
-from pitc.ir.region import Region, describe
-from pitc.passes.lower.builder import Builder, is_float32
+from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.channels.choice import choose_channels
-from pitc.passes.lower.channels.flags import CHANNELS, channel_flags
+from pitc.passes.lower.channels.flags import channel_flags
+from pitc.passes.lower.packed import Packed
+from pitc.passes.regions.channels import CHANNELS, ChannelSkip, channel_axis
+from pitc.passes.regions.form import Skip
+from pitc.passes.regions.matrix import is_float32
 
 EPSILON = 1e-5  # of a BatchNormalization that names none
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelSkip:
-    """A convolution that runs on its live channels.
-
-    Args:
-        steps: The convolution, and steps behind it that each are the only reader of the one before
-            and treat every channel by itself.
-        zero: Regions of the image, over images and channels, in which it is 0.
-        idle: The same of the last step, where it is 0, or where nobody reads it.
-        unread: The idle regions are of the latter kind.
-        weight: What a channel of a filter takes, in operations.
-        budget: What all live ones may take, so that leaving out the others pays.
-        joined: The image is what the skip before gives; they choose together, once.
-    """
-
-    steps: tuple[ir.Node, ...]
-    zero: tuple[Region, ...]
-    idle: tuple[Region, ...]
-    unread: bool
-    weight: int = 0
-    budget: int = 0
-    joined: bool = False
-
-    @property
-    def image(self) -> ir.Value:
-        """What the convolution reads."""
-        (x, *_) = self.steps[0].inputs
-        assert x is not None
-        return x
-
-    @property
-    def end(self) -> ir.Value:
-        """What the last step gives."""
-        return self.steps[-1].outputs[0]
-
-    def sources(self) -> set[str]:
-        """Names of the values that the tests look at."""
-        return {t.src for r in (*self.zero, *self.idle) for t in r if t.src}
-
-    def __str__(self) -> str:
-        end = f"'{self.end.name}' is {'unread' if self.unread else '0'}"
-        said = (("operand 0 is 0", self.zero), (end, self.idle))
-        return "; ".join(f"{x} where {' or '.join(map(describe, rs))}" for x, rs in said if rs)
-
 
 Chain = Sequence[ChannelSkip]
 
 
-def channels_and_filters(graph: Graph, skip: ChannelSkip) -> tuple[int, int]:
-    """How many of each a convolution has."""
-    weight = skip.steps[0].inputs[1]
-    shape = graph[weight.name or ""].shape if weight is not None else None
-    assert shape is not None  # it is constant
-    filters, channels = (e.as_int() or 0 for e in shape[:2])
-    return channels, filters
-
-
-def skip_channels(graph: Graph, build: Builder, skips: Iterable[ChannelSkip]) -> None:
+def skip_channels(packed: Packed, skips: Mapping[ir.Node, Skip]) -> None:
     """Let convolutions choose, each time they run, between their live channels and all.
 
     The choices become If nodes when branches are closed (`pitc.passes.control.branches`).
 
     Args:
-        graph: The analysed graph; its model is changed.
-        build: Where nodes go.
-        skips: The convolutions, in the order of the graph.
+        packed: Where they stand.
+        skips: What nodes leave out, in the order of the graph.
     """
-    chains: dict[ir.Value, list[ChannelSkip]] = {}
-    for skip in skips:
+    graph, chains = packed.graph, dict[ir.Value, list[ChannelSkip]]()
+    for skip in (s for s in skips.values() if isinstance(s, ChannelSkip)):
         chains[skip.end] = [*(chains.pop(skip.image) if skip.joined else ()), skip]
     if not chains:
         return
@@ -107,17 +52,17 @@ def skip_channels(graph: Graph, build: Builder, skips: Iterable[ChannelSkip]) ->
     for node in graph.nodes:
         node.metadata_props.setdefault(BRANCH, "")
     for number, chain in enumerate(chains.values(), first):
-        _skip(graph, build, chain, str(number))
+        _skip(graph, packed.build, chain, str(number))
 
 
 def _skip(graph: Graph, build: Builder, chain: Chain, group: str) -> None:
     ends = [(chain[0].image, chain[0].zero), *((skip.end, skip.idle) for skip in chain)]
-    flags, places = channel_flags(graph, build, ends)
-    sizes = [channels_and_filters(graph, skip) for skip in chain]
+    extents = [chain[0].channels, *(skip.filters for skip in chain)]
+    flags, places = channel_flags(graph, build, ends, extents)
     few = choose_channels(
         build,
         [node_name(skip.steps[0]) for skip in chain],
-        list(zip([sizes[0][0], *(filters for _, filters in sizes)], places, strict=True)),
+        list(zip(extents, places, strict=True)),
         [(skip.weight, skip.budget) for skip in chain],
         flags,
     )
@@ -156,10 +101,9 @@ def _again(
     weight, *bias = (x and inner.cut(x, filters, 0) for x in operands)
     assert weight is not None
     result = inner.again(node, [image, inner.cut(weight, channels, CHANNELS), *bias])
-    shape = graph[old.name or ""].shape or ()
     for step in steps:
         others = [
-            result if x is old else x and inner.cut(x, filters, channel_axis(graph, step, x, shape))
+            result if x is old else x and inner.cut(x, filters, channel_axis(graph, step, x))
             for x in step.inputs
         ]
         result, old = inner.again(step, others), step.outputs[0]
@@ -272,27 +216,3 @@ def _choose(build: Builder, chain: Chain, few: ir.Value, result: ir.Value, group
     end.name = build.unique(f"{name}.whole")
     choice.replace_input_with(2, end)
     build.rebind(name, chosen)
-
-
-def channel_axis(graph: Graph, node: ir.Node, operand: ir.Value, shape: Shape) -> int | None:
-    """The dimension of a step's other operand that goes along channels.
-
-    Args:
-        graph: The analysed graph.
-        node: The step: BatchNormalization or an elementwise operator.
-        operand: The operand.
-        shape: Extents of the value that the step is applied to.
-
-    Returns:
-        -1 where it is the same for all channels; None where it tells places apart.
-    """
-    own = graph[operand.name or ""].shape
-    if own is None or len(own) > len(shape):
-        return None
-    if (node.domain, node.op_type) == ("", "BatchNormalization"):
-        return 0
-    first = len(shape) - len(own)
-    if any(e != ONE for d, e in enumerate(own, first) if d > CHANNELS):
-        return None
-    axis = CHANNELS - first
-    return axis if axis >= 0 and own[axis] != ONE else -1

@@ -1,6 +1,6 @@
 """Which channels live: nodes that evaluate the tests of regions, when a model runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
@@ -8,18 +8,18 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, ZERO, dim_index
+from pitc.ir.index import dim_index
 from pitc.ir.region import Region, Test
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import live_points
+from pitc.passes.regions.channels import CHANNELS, is_plain
 from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.live_tests import can_compute
 
-CHANNELS = 1  # the dimension of images and results
+End = tuple[ir.Value, Sequence[Region]]
 
 
 def channel_flags(
-    graph: Graph, build: Builder, ends: Sequence[tuple[ir.Value, Sequence[Region]]]
+    graph: Graph, build: Builder, ends: Sequence[End], extents: Sequence[int]
 ) -> tuple[ir.Value, list[slice | None]]:
     """Channels of several values in one vector, and the place of each; None: all of them live.
 
@@ -29,6 +29,7 @@ def channel_flags(
         graph: The analysed graph.
         build: Where nodes go.
         ends: The values, each with regions over images and channels where it does not live.
+        extents: How many channels each has.
 
     Returns:
         f32 [all channels], above 0 where a channel lives in some image.
@@ -42,20 +43,12 @@ def channel_flags(
     for members in alike.values():
         parts.append(_alive(graph, build, [ends[k] for k in members]))
         for k in members:
-            start, at = at, at + _extent(graph, ends[k][0])
-            places[k] = slice(start, at)
+            places[k] = slice(at, at := at + extents[k])
     flags = parts[0] if len(parts) == 1 else build.op("Concat", parts, axis=0)
     return flags, places
 
 
-def _extent(graph: Graph, value: ir.Value) -> int:
-    shape = graph[value.name or ""].shape
-    return 0 if shape is None else shape[CHANNELS].as_int() or 0
-
-
-def _alive(
-    graph: Graph, build: Builder, ends: Sequence[tuple[ir.Value, Sequence[Region]]]
-) -> ir.Value:
+def _alive(graph: Graph, build: Builder, ends: Sequence[End]) -> ir.Value:
     """Above 0 where a channel lives in some image, outside of every region: f32 [channels].
 
     Several values are one behind the other; they have a region each, and a test that is alike.
@@ -104,27 +97,3 @@ def _likeness(graph: Graph, value: ir.Value, regions: Sequence[Region]) -> objec
     own = zip(first.idx, graph[first.src].shape or (), strict=True)
     extents = tuple(None if p == channel else e for p, e in own)
     return first.yes, graph[first.src].dtype, extents
-
-
-def is_plain(graph: Graph, regions: Iterable[Region], shape: Shape) -> bool:
-    """True for tests for zeros of values that have images and channels as their dimensions."""
-    return all(_is_plain(graph, t, shape) for r in regions for t in r)
-
-
-def _is_plain(graph: Graph, t: Test, shape: Shape) -> bool:
-    own = graph[t.src].shape
-    if t.pred != "nz" or own is None:
-        return False
-    bare = [(dim_index(d, e), e) for d, e in enumerate(shape[:2]) if e != ONE]
-    places = [(p, e) for p, e in zip(t.idx, own, strict=True) if (p, e) != (ZERO, ONE)]
-    return all(p in bare for p in places) and len(set(places)) == len(places)
-
-
-def can_find(graph: Graph, r: Region, name: str) -> bool:
-    """True where live channels of a value can be computed from a region's tests."""
-    shape = graph[name].shape or ()
-    if len(shape) < 3 or shape[CHANNELS].as_int() is None:
-        return False
-    if is_plain(graph, [r], shape):
-        return True
-    return can_compute(graph, Domain(shape[:2], frozenset(r)))

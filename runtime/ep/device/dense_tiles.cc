@@ -5,16 +5,6 @@
 #include "base/failure.h"
 
 namespace pitc::cuda {
-namespace {
-
-int64_t Steps(int64_t whole, int64_t step) { return (whole + step - 1) / step; }
-
-// Turns of the busiest multiprocessor, in halves. Two blocks stand on it beside each other; one
-// that is alone there waits for its copies, so a last turn without another takes half as long
-// again.
-int64_t HalfTurns(int64_t turns) { return 2 * turns + turns % 2; }
-
-}  // namespace
 
 std::vector<DenseTile> OfferedTiles(const ContractPlan& plan, int arch, int most_shared_bytes,
                                     bool tf32) {
@@ -32,16 +22,14 @@ std::vector<DenseTile> OfferedTiles(const ContractPlan& plan, int arch, int most
 }
 
 int64_t TileCount(const CudaTile& tile, int64_t rows, int64_t n) {
-  return Steps(rows, tile.m) * Steps(n, tile.n);
+  return StepCount(rows, tile.m) * StepCount(n, tile.n);
 }
 
 size_t FastestTile(const std::vector<DenseTile>& tiles, Element type, const ProductPlan& product,
                    int64_t rows, int processors) {
   const int64_t row_bytes = product.k * RecordOf(type).bytes;
   const auto time = [&](const DenseTile& tile) {
-    const int64_t turns = Steps(TileCount(*tile.shape, rows, product.n), processors);
-    return static_cast<double>(HalfTurns(turns)) *
-           static_cast<double>(Steps(row_bytes, tile.shape->k_bytes) * tile.clocks);
+    return TileTime(*tile.shape, tile.clocks, rows, row_bytes, product.n, processors);
   };
   const auto fastest =
       std::min_element(tiles.begin(), tiles.end(),

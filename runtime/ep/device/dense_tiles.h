@@ -1,12 +1,5 @@
-// Which dense tile computes a contraction: the one with the least predicted time.
-//
-//   tiles     ceil(rows / m) * ceil(n / n of the tile), shared by all multiprocessors
-//   steps     ceil(bytes of a row of A / k_bytes), each takes the clocks that the plan says
-//   turns     ceil(tiles / multiprocessors); an odd last one counts 1.5
-//
-// With tiles of 128 x 128 (512 clocks) and 64 x 128 (288 clocks), 108 multiprocessors, n = 1024 and
-// 2048 bytes of k: 1000 rows are 64 tiles or 128, so 1.5 * 32 * 512 or 2 * 32 * 288 clocks; 64 rows
-// are 8 tiles of either, 1.5 * 32 * 512 or 1.5 * 32 * 288.
+// Which dense tile computes a contraction: the one with the least predicted time (`tile_time` of
+// pitc/ir/cuda_variants.py).
 #pragma once
 
 #include <vector>

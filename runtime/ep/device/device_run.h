@@ -18,9 +18,6 @@ namespace pitc::cuda {
 // Bytes: kernels that compute read and write so many at a time.
 constexpr uintptr_t kAlignment = 16;
 
-// Blocks of a contraction that a multiprocessor gets: one computes while the other waits.
-constexpr int kTurnBlocks = 2;
-
 // What all nodes of a session have in common.
 struct SessionDevice {
   explicit SessionDevice(Device& d) : device(d), lists(d) {}
@@ -108,7 +105,8 @@ class DeviceRun {
   // The last arguments of a kernel whose blocks take `tiles` in turns: whether it was chosen, and
   // how many blocks there are, `together` on a multiprocessor. Without a gate it was, for all rows
   // of its list.
-  void AddTurns(KernelCall* call, int64_t tiles, Gate gate, int together = kTurnBlocks) const;
+  void AddTurns(KernelCall* call, int64_t tiles, Gate gate,
+                int together = kCudaLeastTogether) const;
   void AddTurns(KernelCall* call, int64_t tiles) const;
 
   // A call of one of its kernels. Tensors are the device's.

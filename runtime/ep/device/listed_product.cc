@@ -152,7 +152,6 @@ void ListedProduct::Tell(const DeviceRun& run, const ProductSize& size, const Ch
   float trace[kTotals + kCudaCuts];
   run.Download(trace, memory.trace,
                (kTotals + choices.count()) * static_cast<int64_t>(sizeof(float)));
-  constexpr double kFemtoseconds = 1e9;  // of a microsecond
   DeviceChoice told{gate[1], size.k, size.n, {}, {}, offered_[choices.at(gate[0])].Name()};
   for (int64_t i = 0; i < kTotals; ++i)
     told.counts.emplace_back(kCudaTotals[i], static_cast<int64_t>(trace[i]));

@@ -10,27 +10,21 @@
 namespace pitc::cuda {
 namespace {
 
-constexpr int64_t kBlockBytes = 128;  // of a micro-tile over blocks of k
-constexpr int64_t kWordBits = 64;     // k that bits are rounded up to
-// What comes beside the dense launch, in launches: detect, choose, lists and three products, and
-// what the one block of `choose` waits for (`CHOOSE_US` of pitc/ir/gpu_speed.py).
-constexpr int kOtherLaunches = 6 + 4;
-
-int64_t Steps(int64_t whole, int64_t step) { return (whole + step - 1) / step; }
+constexpr int64_t kWordBits = 64;  // k that bits are rounded up to
 
 int64_t SumBytes(int64_t rows) { return rows * kPanelWidth * int64_t{sizeof(float)}; }
 
 // Whose sums a thread block has: so many rows that the product still is a tile for each
 // multiprocessor, but no more than there are.
 bool IsBetter(int64_t rows, const ProductSize& size, int processors) {
-  const bool fills = Steps(size.rows, rows) * PanelCount(size.n) >= processors;
+  const bool fills = StepCount(size.rows, rows) * PanelCount(size.n) >= processors;
   return fills && rows / 2 < size.rows;
 }
 
 }  // namespace
 
 int OfferedVariant::Together(int shared_bytes) const {
-  return std::clamp(shared_bytes / shape->shared_bytes, 2, shape->together);
+  return std::clamp(shared_bytes / shape->shared_bytes, kCudaLeastTogether, shape->together);
 }
 
 std::string OfferedVariant::Kernel(const KernelNames& kernels) const {
@@ -67,10 +61,10 @@ std::vector<OfferedVariant> OfferedVariants(const ContractPlan& plan, int arch,
 }
 
 ListExtents::ListExtents(const ProductSize& size)
-    : groups(Steps(size.rows, kCudaGroup)),
-      segments(Steps(size.k, kCudaSegment)),
-      words(2 * Steps(size.k, kWordBits)),
-      width(kBlockBytes / RecordOf(size.type).bytes),
+    : groups(StepCount(size.rows, kCudaGroup)),
+      segments(StepCount(size.k, kCudaSegment)),
+      words(2 * StepCount(size.k, kWordBits)),
+      width(kCudaBlockBytes / RecordOf(size.type).bytes),
       size_(size) {
   blocks = words * (kWordBits / 2) / width;
 }
@@ -139,13 +133,11 @@ std::optional<int> Choices::NumberOf(CudaCut cut) const {
 
 bool Choices::IsWorthALook() const {
   const OfferedVariant& dense = offered_[at(0)];
-  const int64_t each = Steps(size_.k, dense.shape->step),
-                tiles = Steps(size_.rows, dense.rows) * Steps(size_.n, dense.shape->n);
-  const auto& [launch, listed, step, turn] = dense.prices;
-  const double takes = static_cast<double>(each) *
-                       (static_cast<double>(tiles) * static_cast<double>(step) +
-                        static_cast<double>(Steps(tiles, processors_)) * static_cast<double>(turn));
-  return takes > static_cast<double>(kOtherLaunches * launch);
+  const auto amounts = DenseFeatures(*dense.shape, size_.rows, size_.k, size_.n, processors_);
+  double takes = 0;
+  for (size_t f = 0; f < amounts.size(); ++f)
+    takes += amounts[f] * static_cast<double>(dense.prices[f]);
+  return takes > static_cast<double>((1 + kCudaOtherLaunches) * dense.prices[0]);
 }
 
 }  // namespace pitc::cuda

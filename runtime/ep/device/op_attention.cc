@@ -5,8 +5,6 @@
 namespace pitc::cuda {
 namespace {
 
-constexpr int64_t kFewestQueries = 16;  // of a tile
-
 class Attention final : public DeviceOperation {
  public:
   Attention(const AttentionPlan& plan, DeviceKernel kernel)
@@ -38,7 +36,7 @@ class Attention final : public DeviceOperation {
     call.Int(plan_.nan_to_zero).Int(plan_.no_keys_to_zero);
     call.Int(plan_.q_head).Int(plan_.k_head).Int(plan_.v_head);
     if (plan_.bias) call.Int(bias.sequence).Int(bias.head).Int(bias.query).Int(bias.key);
-    run.AddTurns(&call, (q.rows / kFewestQueries + in.sequences) * plan_.heads);
+    run.AddTurns(&call, (q.rows / kCudaSumRows + in.sequences) * plan_.heads);
     run.Launch(kernel_, call);
   }
 

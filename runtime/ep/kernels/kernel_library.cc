@@ -215,7 +215,7 @@ KernelCall& KernelCall::Floats(const void* data, std::initializer_list<int64_t> 
 
 KernelCall& KernelCall::Numbers(const void* data, Element type,
                                 std::initializer_list<int64_t> shape) {
-  const uint8_t code = type == Element::kBFloat16 ? tvm::kUIntCode : tvm::kFloatCode;
+  const uint8_t code = type == Element::kBfloat16 ? tvm::kUIntCode : tvm::kFloatCode;
   return Array(data, code, 8 * RecordOf(type).bytes, shape);
 }
 

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "base/element.h"
 #include "kernels/tvm_abi.h"
+#include "machines.h"
 
 namespace pitc {
 

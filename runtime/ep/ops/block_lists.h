@@ -14,12 +14,9 @@ struct ListKernels {
   explicit operator bool() const { return row.function != nullptr; }
 };
 
-// k whose products are added up in one chain: `FOLD` of codegen/engines/cpu.py.
-constexpr int64_t kSumBlock = 384;
-
 class BlockLists {
  public:
-  // `k_block`: how many k share a list of a row: a divisor of kSumBlock, or all.
+  // `k_block`: how many k share a list of a row: a divisor of kFold, or all.
   BlockLists(const Primitives& simd, Variant variant, const DetectedRows& rows, int64_t k_block);
 
   // In this order: counts entries, or is told what lives; is given so many bytes of memory for
@@ -39,7 +36,7 @@ class BlockLists {
  private:
   int64_t KBlocks() const { return (rows_.K() + k_block_ - 1) / k_block_; }
   // How many k blocks are a block of sums, where there are several.
-  int64_t OfSums() const { return kSumBlock / k_block_; }
+  int64_t OfSums() const { return kFold / k_block_; }
   bool IsRow() const { return record_.cut == Cut::kRow; }
   bool IsTile() const { return record_.cut == Cut::kTile; }
 

@@ -20,7 +20,7 @@
 namespace pitc {
 namespace {
 
-constexpr int64_t kHighest = 64;        // of the blocks; counted together
+constexpr int64_t kHighest = kSegmentWidths[kSegmentKinds - 1];  // of the blocks; counted together
 constexpr int64_t kNearColumns = 2048;  // of a task: a stretch of so many rows of B^T stays near
 constexpr int64_t kLeastColumns = 256;
 constexpr int64_t kBlockRows = 128, kCopyRows = 512;  // of a task; where B is copied for it

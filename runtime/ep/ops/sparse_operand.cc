@@ -49,12 +49,12 @@ int64_t KBlock(CpuLevel level, const Work& work) {
   const double used = share(work.live_columns, work.k),
                live = share(work.counts.elements, work.k) / static_cast<double>(work.rows);
   const int64_t all = BitWords(work.k);
-  if (live * static_cast<double>(kSumBlock) < near.least) return all * 64;
+  if (live * static_cast<double>(kFold) < near.least) return all * 64;
   double block = std::max(near.rows / used, near.entries / live);
   if (block * used > near.most) block = std::max(block, kFarRows / used);
   const auto words = static_cast<int64_t>(std::min(block / 64 + 0.5, 1e9));
   if (2 * words > all) return all * 64;
-  return words > 3 ? kSumBlock : std::max<int64_t>(words, 1) * 64;
+  return words > 3 ? kFold : std::max<int64_t>(words, 1) * 64;
 }
 
 // How many stretches of pieces of `width` bits of words[0..n) have a bit that is set.

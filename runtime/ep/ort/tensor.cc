@@ -65,7 +65,7 @@ ONNXTensorElementDataType OnnxType(Element type) {
   switch (type) {
     case Element::kFloat16:
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
-    case Element::kBFloat16:
+    case Element::kBfloat16:
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
     case Element::kFloat32:
       break;

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
-#include "base/element.h"
 #include "base/failure.h"
 #include "base/shape.h"
+#include "machines.h"
 #include "ort/ort.h"
 
 namespace pitc {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/failure.h"
+#include "machines.h"
 
 namespace pitc {
 namespace {

@@ -12,7 +12,6 @@
 
 namespace pitc {
 
-constexpr int64_t kKernelAbi = 1;  // as `pitc/ir/kernel.py`
 constexpr int kMostCoordinates = 8;
 constexpr int kMostInputs = 1 << 8;
 

@@ -29,12 +29,7 @@ inline ProductPlan InnerOf(const ContractPlan& plan) {
 }
 inline int64_t LeftColumns(const ContractPlan& plan) { return plan.inner.value_or(plan.k); }
 
-// Columns of a panel, as the compiler makes them (`pitc/ir/panels.py`).
-constexpr int64_t kPanelWidth = 64;
-inline int64_t PanelCount(int64_t columns) { return (columns + kPanelWidth - 1) / kPanelWidth; }
-
-// Columns of the turned product that one call of a kernel over lists computes.
-constexpr int64_t kTurnedColumns = 128;
+inline int64_t PanelCount(int64_t columns) { return StepCount(columns, kPanelWidth); }
 
 // Convolutions one behind the other: end k is the channels of convolution k, and the filters of the
 // one before.

@@ -8,7 +8,6 @@
 namespace pitc {
 namespace {
 
-constexpr int64_t kHighestPrice = int64_t{1} << 50;  // femtoseconds: 18 minutes
 constexpr int64_t kMostClocks = 1 << 30;
 constexpr int64_t kHighestArch = 999;
 

@@ -5,9 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/element.h"
-#include "cuda_tiles.h"
-#include "cuda_variants.h"
+#include "machines.h"
 #include "select/selector.h"
 
 namespace pitc {

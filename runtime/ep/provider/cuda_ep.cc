@@ -5,11 +5,9 @@
 namespace pitc {
 namespace {
 
-constexpr int kWideWords[] = {16, 4, 2};  // bytes that kernels of pack and unpack move at once
 constexpr const char* kTf32Option = "ep.pitcudaexecutionprovider.tf32";
 constexpr const char* kTraceOption = "ep.pitcudaexecutionprovider.trace";
 constexpr const char* kVariantOption = "ep.pitcudaexecutionprovider.variant";
-constexpr int64_t kListHeights[] = {16, 32};  // of kernels that make lists
 
 // Whether products of float32 go through tensor cores, as ONNX Runtime's CUDA provider has it.
 bool ChooseTf32(const std::string& wanted) {
@@ -161,7 +159,7 @@ std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeOperation(const PlannedNode& 
   if (const auto* const move = std::get_if<MovePlan>(&plan.body)) {
     cuda::MoveKernel narrow{move->word_bytes, load(plan.kernels.Of("move"))};
     std::vector<cuda::MoveKernel> moving;
-    for (const int bytes : kWideWords) {
+    for (const int bytes : kCudaMovedBytes) {
       const std::string wide = Text(plan.op, "_b", bytes);
       if (bytes > move->word_bytes && library->Find(wide + "_cuda"))
         moving.push_back({bytes, load(wide)});
@@ -202,7 +200,7 @@ std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeProduct(const ContractPlan& c
     std::vector<cuda::OfferedVariant> offered =
         cuda::OfferedVariants(contract, arch, most_shared, tf32_);
     cuda::ListedKernels made{load(kernels.Of("detect")), load(kernels.Of("choose")), {}, {}};
-    for (const int64_t height : kListHeights)
+    for (const int64_t height : kCudaGroupHeights)
       made.lists.emplace(height, load(Text(kernels.Of("lists"), "_h", height)));
     for (const cuda::OfferedVariant& variant : offered) {
       const bool is_dense = variant.shape->cut == CudaCut::kDense;

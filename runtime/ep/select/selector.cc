@@ -9,21 +9,19 @@ namespace pitc {
 namespace {
 
 constexpr double kSerialSteps = 3e4;  // about 20 us of one thread
-constexpr double kFemtosecondsPerMicrosecond = 1e9;
-constexpr double kLaterPass = 0.25;  // of what the first one over B costs: it is in a cache then
-
-int64_t Ceil(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
 // Lists of micro-tiles of 1 x kSegmentWidths[place]: of a pass over B and a k block, at most one
 // per micro-tile.
 double BlockLists(const Work& w, int place) {
-  const auto passes = static_cast<double>(Ceil(w.rows, w.row_block));
+  const auto passes = static_cast<double>(StepCount(w.rows, w.row_block));
   return std::min(static_cast<double>(w.counts.segments[place]),
                   passes * static_cast<double>(w.live_pieces[place]));
 }
 
 // Groups of rows, each with a list of micro-tiles of `height` x 1.
-int64_t Groups(const Work& w, int64_t height) { return std::max<int64_t>(1, Ceil(w.rows, height)); }
+int64_t Groups(const Work& w, int64_t height) {
+  return std::max<int64_t>(1, StepCount(w.rows, height));
+}
 
 // The knot before a ratio, and how far it is to the next; between powers of two it grows evenly.
 struct Cell {
@@ -69,16 +67,16 @@ struct Shares {
 };
 
 double Share(int64_t tasks, int threads) {
-  return static_cast<double>(Ceil(tasks, threads)) / static_cast<double>(tasks);
+  return static_cast<double>(StepCount(tasks, threads)) / static_cast<double>(tasks);
 }
 
 Shares SharesOf(Variant variant, const Work& w) {
   if (w.threads == 1) return {};
   if (variant == Variant::kDense) return {1, Share(w.dense_tasks, w.threads)};
-  const int64_t blocks = Ceil(w.rows, w.row_block);
+  const int64_t blocks = StepCount(w.rows, w.row_block);
   const bool unseen = w.counts.elements == 0;  // what lived would be worth them
   const int64_t tasks =
-      unseen || IsWorthTasks(variant, w) ? blocks * Ceil(w.panels, w.task_panels) : 1;
+      unseen || IsWorthTasks(variant, w) ? blocks * StepCount(w.panels, w.task_panels) : 1;
   return {Share(blocks, w.threads), Share(tasks, w.threads)};
 }
 
@@ -114,7 +112,7 @@ Features FeaturesOf(Variant variant, const Work& w) {
   if (variant == Variant::kDense) return DenseFeatures(w);
   const auto panels = static_cast<double>(w.panels), rows = static_cast<double>(w.rows);
   const double scanned = w.scanned ? rows * static_cast<double>(w.k) : 0, written = panels * rows;
-  const double passes = 1 + kLaterPass * static_cast<double>(Ceil(w.rows, w.row_block) - 1);
+  const double passes = 1 + kLaterPass * static_cast<double>(StepCount(w.rows, w.row_block) - 1);
   const VariantRecord& record = RecordOf(variant);
   const int place = record.place;
   if (record.cut == Cut::kBlock) {
@@ -139,7 +137,7 @@ Features FeaturesOf(Variant variant, const Work& w) {
   const int64_t groups = Groups(w, height);
   const int64_t last = std::max<int64_t>(0, w.rows - (groups - 1) * height);
   const auto strips =
-      static_cast<double>((groups - 1) * (height / kListedRows) + Ceil(last, kListedRows));
+      static_cast<double>((groups - 1) * (height / kListedRows) + StepCount(last, kListedRows));
   const auto lists = static_cast<double>(groups);
   const auto entries = static_cast<double>(w.counts.strips[place]);
   const double listed = entries * strips * kListedRows / lists,
@@ -150,12 +148,14 @@ Features FeaturesOf(Variant variant, const Work& w) {
 Corners CornersOf(const Work& w) {
   const auto live = [](int64_t count) { return static_cast<double>(count) + 1; };
   constexpr int kBlock32 = RecordOf(Variant::kBlock32).place;
-  const double tile8 = live(w.counts.strips[RecordOf(Variant::kTile8).place]),
+  constexpr VariantRecord kTile = RecordOf(Variant::kTile8);
+  const double tile8 = live(w.counts.strips[kTile.place]),
                block32 = live(w.counts.segments[kBlock32]),
                block64 = live(w.counts.segments[RecordOf(Variant::kBlock64).place]);
   const double ratios[kGrids][2] = {
       {2 * block64 / block32, block32 / (BlockLists(w, kBlock32) + 1)},
-      {8 * tile8 / live(w.counts.elements), tile8 / static_cast<double>(Groups(w, 8))}};
+      {static_cast<double>(kTile.size) * tile8 / live(w.counts.elements),
+       tile8 / static_cast<double>(Groups(w, kTile.size))}};
   Corners found;
   int start = 0;
   for (int g = 0; g < kGrids; ++g) {
@@ -187,7 +187,7 @@ Choice Select(const CostTable& table, const Work& work) {
     const double copied = static_cast<double>(v == 0 ? work.dense_copied : work.sparse_copied);
     const double femtoseconds = Factor(line, shape) * Femtoseconds(variant, work, line.prices) +
                                 CopyPrice(table) * copied / work.threads;
-    predicted = femtoseconds / kFemtosecondsPerMicrosecond;
+    predicted = femtoseconds / kFemtoseconds;
     if (predicted < choice.predicted_us[static_cast<int>(choice.variant)]) choice.variant = variant;
   }
   return choice;

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <iterator>
 
+#include "machines.h"
 #include "simd/primitives.h"
-#include "tile_shapes.h"
 
 namespace pitc {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "base/cpu_level.h"
-#include "variants.h"
+#include "machines.h"
 
 namespace pitc {
 

@@ -1,0 +1,58 @@
+"""Weights as panels: the layout that kernels read them from."""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.nodes import Array
+from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
+from pitc.ir.widened import Widened
+from pitc.passes.lower.builder import Builder
+from pitc.passes.regions.matrix import Matrix
+
+
+@dataclass(slots=True)
+class Panels:
+    """Weights that a compiled graph holds as panels: names of the source weight and of the
+    panels.
+    """
+
+    made: dict[tuple[str, bool, int, int], ir.Value] = field(default_factory=dict)
+
+    def value(self, build: Builder, weight: Matrix) -> ir.Value:
+        """The panels of a constant, made once and computed when they are written."""
+        key = (weight.value.name or "", weight.transposed, weight.k, weight.n)
+        if key not in self.made:
+            tensor = weight.value.const_value  # by then it may be in the artifact
+            assert tensor is not None
+            make = partial(_panels, weight, tensor)
+            shape = (panel_count(weight.n), weight.k, PANEL_WIDTH)
+            halves = isinstance(tensor, Widened)
+            self.made[key] = build.lazy_constant(
+                f"{key[0]}.panels", make, shape, tensor.dtype, halves=halves
+            )
+        return self.made[key]
+
+
+def _panels(weight: Matrix, tensor: ir.TensorProtocol) -> Array:
+    w = tensor.numpy()
+    w = w.reshape(weight.n, weight.k).T if weight.transposed else w.reshape(weight.k, weight.n)
+    return pack_panels(w, w.dtype)
+
+
+def padded_bias(build: Builder, bias: ir.Value | None, n: int) -> ir.Value:
+    """A constant bias of n numbers, or none, as float32 and as long as all panels of n columns."""
+    count = panel_count(n) * PANEL_WIDTH
+    tensor = None if bias is None else bias.const_value
+
+    def make() -> Array:
+        padded = np.zeros(count, np.float32)
+        if tensor is not None:
+            padded[:n] = tensor.numpy().reshape(-1)
+        return padded
+
+    if bias is None:
+        return build.constant(make())
+    return build.lazy_constant(f"{bias.name}.padded", make, (count,))
