@@ -17,7 +17,7 @@ from pitc.ir.graph import Array, Graph, NodeView
 from pitc.ir.index import ONE
 from pitc.ir.nodes import STANDARD, attribute, bodies
 from pitc.ir.unused import remove_unused
-from pitc.passes.facts.derive import derive
+from pitc.passes.exprs.derive import derive
 from pitc.passes.rules.record import operator_of
 
 MOST = 64  # elements on the way to a number

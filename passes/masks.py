@@ -19,7 +19,7 @@ from pitc.errors import UsageError
 from pitc.ir.build import NodeMaker
 from pitc.ir.graph import Graph
 from pitc.ir.mask import PaddingMask
-from pitc.passes.regions.live_tests import OLDEST
+from pitc.ir.since import Since
 from pitc.passes.rules.record import PackRule, operator_of
 
 SEVERAL, NOT, AT = ",", "!", ":"
@@ -41,10 +41,11 @@ def padding_masks(model: ir.Model, padding: str | None) -> tuple[PaddingMask, ..
     """
     if padding is None:
         return ()
-    version = model.opset_imports.get("", OLDEST)
-    if version < OLDEST:
+    oldest = Since.LIVE_TESTS
+    version = model.opset_imports.get("", oldest)
+    if version < oldest:
         raise UsageError(
-            f"padding needs operator set {OLDEST} or newer, the model has {version}",
+            f"padding needs operator set {oldest} or newer, the model has {version}",
             hint="convert it with onnx.version_converter",
         )
     values = _values(model)

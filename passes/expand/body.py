@@ -11,7 +11,7 @@ from pitc.ir.build import Names, NodeMaker
 from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.nodes import node_name
-from pitc.ir.sizes import ZERO_SIZES
+from pitc.ir.since import Since
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ class Body(NodeMaker):
         numbers = [n for n in sizes if isinstance(n, int)]
         if len(numbers) == len(sizes):
             return self.reshape(x, *[0] * kept, *numbers)
-        if self.opset < ZERO_SIZES:
+        if self.opset < Since.ZERO_SIZES:
             raise NoRule("sizes that are joined to one dimension are not numbers")
         parts = [self.ints(n) if isinstance(n, int) else n for n in sizes]
         if kept:

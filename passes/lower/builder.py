@@ -11,7 +11,8 @@ from pitc.ir.index import Poly
 from pitc.ir.metadata import RULE, SOURCE, VALUE
 from pitc.ir.nodes import PACKED, PLAN, Array
 from pitc.ir.plans.ops import Plan
-from pitc.ir.sizes import ZERO_SIZES, input_dimension
+from pitc.ir.since import Since
+from pitc.ir.sizes import input_dimension
 from pitc.ir.widened import Widened
 
 Dims = Sequence[int | str | None]
@@ -196,7 +197,7 @@ class Builder(NodeBuilder):
 
     def reshape_to(self, x: ir.Value, sizes: Sequence[ir.Value]) -> ir.Value:
         """Reshape to run-time sizes, of which any may be 0 where the operator set can say so."""
-        if self.opset < ZERO_SIZES:
+        if self.opset < Since.ZERO_SIZES:
             return self.op("Reshape", [x, self.concat(sizes)])
         return self.op("Reshape", [x, self.concat(sizes)], allowzero=1)
 

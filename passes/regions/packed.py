@@ -181,14 +181,10 @@ def reduction(site: PackCandidate) -> Form | Refusal:
     if not axes or not site.gives(_reduced(site, extents, axes)):
         return site.refuse(Code.LAYOUT, "a dimension of extent 1 in front is reduced")
     operand = packing.operand()
-    node, opset = site.node, site.context.graph.opset
-    if len(node.inputs) > 1 or ("axes" not in node.attributes and takes_list(node.op_type, opset)):
-        return Form(
-            (site.out,),
-            (operand, ConstantOperand(np.asarray(axes, np.int64))),
-            site.node.op_type,
-        )
-    return Form((site.out,), (operand,), site.node.op_type, {"axes": axes})
+    op = site.node.op_type
+    if takes_list(op, site.context.graph.opset):
+        return Form((site.out,), (operand, ConstantOperand(np.asarray(axes, np.int64))), op)
+    return Form((site.out,), (operand,), op, {"axes": axes})
 
 
 def _reduced(site: PackCandidate, extents: Shape, axes: list[int]) -> Shape:

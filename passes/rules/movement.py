@@ -14,6 +14,7 @@ from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, ZERO, Poly, digit, dim_index, nonneg, poly, reshape_map, total_of
 from pitc.ir.poly import LARGEST_SIZE, UNDECLARED
 from pitc.ir.region import union
+from pitc.ir.since import Since
 from pitc.passes.rules import values
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import (
@@ -63,7 +64,7 @@ def dropout(view: NodeView) -> list[TensorExpr]:
     training = view.has(2) and (
         view.array(2) is None or bool(view.graph.splat(view.name(2)) is not False)
     )
-    if training or (view.opset < 7 and not view.attr("is_test", 0)):
+    if training or (view.opset < Since.INFERENCE and not view.attr("is_test", 0)):
         raise NoRule("training form")
     shape = view.shape(0)
     return [move(shape, bare(shape)), TensorExpr(shape, combine=Combine.MAP)]

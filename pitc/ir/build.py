@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from pitc.ir.nodes import Array, bodies, is_if, opset_of
+from pitc.ir.since import Since
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ def names_of(graph: ir.Graph, branches: bool = True) -> Names:
 def takes_list(op_type: str, opset: int) -> bool:
     """True for an operator whose list of numbers is an input, no attribute as in older sets."""
     late = op_type.startswith("Reduce") and op_type != "ReduceSum"
-    return opset >= (18 if late else 13)
+    return opset >= (Since.REDUCED_LISTS if late else Since.LISTS)
 
 
 def take_over(old: ir.Value, new: ir.Value) -> None:

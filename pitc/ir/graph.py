@@ -14,7 +14,7 @@ from pitc.ir import target as targets
 from pitc.ir.branch import GROUP, groups, path_of, within
 from pitc.ir.expr import Shape
 from pitc.ir.index import UNDECLARED, ZERO, Poly, dim_index, poly, sym
-from pitc.ir.inference import COUNTED_OTHERWISE, Dim, Inferred, infer, symbol_text
+from pitc.ir.inference import Dim, Inferred, infer, symbol_text
 from pitc.ir.lists import Lists
 from pitc.ir.nodes import (
     Array,
@@ -25,6 +25,7 @@ from pitc.ir.nodes import (
     output_names,
     poly_array,
 )
+from pitc.ir.quirks import COUNTED_OTHERWISE
 from pitc.ir.value import Value, Values
 from pitc.ir.view import NodeView, NoRule
 

@@ -20,16 +20,6 @@ _PLAIN = re.compile(r"(?!pitc|d\d+$)[A-Za-z_]\w*", re.ASCII)
 UNKNOWN_SHAPE = "pitc.unknown_shape"
 SMALL_BYTES = 8192  # initializers up to this size take part: shapes, axes, index vectors
 
-# Of how many places their results have ONNX Runtime says something else in some forms: windows that
-# are rounded up, padded by less than nothing or dilated, aspect ratios, quotients of floats, keys
-# behind past ones of which inference does not know how many there are.
-COUNTED_OTHERWISE = frozenset(
-    {
-        *("Attention", "AveragePool", "Conv", "ConvInteger", "ConvTranspose", "LpPool"),
-        *("MaxPool", "QLinearConv", "Range", "Resize", "Upsample"),
-    }
-)
-
 # Operators that only ONNX Runtime knows: for each output the input whose element type it has.
 # Shapes are the rules' business.
 TYPED_LIKE: Mapping[str, tuple[int | None, ...]] = {

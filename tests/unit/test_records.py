@@ -192,7 +192,7 @@ def test_a_choice_depends_on_the_chosen_operand_alone() -> None:
 NAMES = {op for _, op in OPERATORS}
 LEFT = {
     "passes/lower/activation.py": "steps that a kernel's epilogue can do",
-    "passes/lower/early_quantise.py": "what ONNX Runtime moves a quantisation over",
+    "passes/quirks/early_quantise.py": "what ONNX Runtime moves a quantisation over",
     "pitc/ir/inference.py": "types of operators that onnx does not know",
 }
 

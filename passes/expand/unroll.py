@@ -14,7 +14,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.nodes import FIXED, STANDARD, attribute, bodies, constant_of
 from pitc.passes.control.bodies import first_shapes
 from pitc.passes.control.graft import detach, graft, substitute
-from pitc.passes.facts.derive import derive
+from pitc.passes.exprs.derive import derive
 
 MAX_TRIPS = 8
 MAX_NODES = 1000  # of one unrolled loop, with the loops in it
