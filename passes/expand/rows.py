@@ -65,7 +65,9 @@ def embed_layer_norm(body: Body) -> list[ir.Value | None]:
         if view.shape(7) != view.shape(0) or view.shape(7)[1] == ONE * 0:
             raise NoRule("the mask is not one number per token")
         counted = body.op("Equal", body.input(7), body.constant(np.ones((), np.int32)))
-        results[1] = body.row_sums(body.op("Cast", counted, to=ir.DataType.INT32))
+        results[1] = body.along(
+            "ReduceSum", body.op("Cast", counted, to=ir.DataType.INT32), [1], keepdims=0
+        )
     return results
 
 

@@ -217,15 +217,6 @@ class _Writer(NodeMaker):
         """A constant of its own."""
         return self.named(self.unique(stem), array)
 
-    def op(self, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
-        """A node with one output."""
-        return self.add(op_type, inputs, attributes, [self.unique(op_type.lower())])[0]
-
-    def unsqueeze(self, x: ir.Value, axis: int) -> ir.Value:
-        """Insert a dimension."""
-        axes, attributes = self.listed("Unsqueeze", [axis])
-        return self.op("Unsqueeze", x, *axes, **attributes)
-
 
 def _unroll(model: ir.Model, node: ir.Node, plan: _Plan) -> None:
     write = _Writer(model, node)
@@ -240,7 +231,7 @@ def _unroll(model: ir.Model, node: ir.Node, plan: _Plan) -> None:
         for x, line in zip(given[plan.states :], plan.read, strict=True):
             at = plan.trips - 1 - trip if line.backwards else trip
             place = write.number("place", np.array(at, np.int64))
-            operands.append(write.op("Gather", x, place, axis=line.axis))
+            operands.append(write.apply("Gather", [x, place], {"axis": line.axis}))
         body = node.attributes["body"].as_graph().clone(allow_outer_scope_values=True)
         moved, results = graft(model, node, body, operands, write.names)
         write.mark(moved)
@@ -253,7 +244,7 @@ def _unroll(model: ir.Model, node: ir.Node, plan: _Plan) -> None:
         if found:
             parts = [write.unsqueeze(x, line.axis) for x in found]
             parts = parts[::-1] if line.backwards else parts
-            results.append(write.op("Concat", *parts, axis=line.axis))
+            results.append(write.apply("Concat", parts, {"axis": line.axis}))
     outputs = list(node.outputs[: len(results)])
     substitute(model, node, outputs, results[: len(outputs)])
     detach(node.attributes["body"].as_graph())

@@ -203,15 +203,11 @@ class Builder(NodeBuilder):
 
     def squeeze(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
         """Drop dimensions of extent 1, if any."""
-        if not axes:
-            return x
-        inputs, attributes = self.listed("Squeeze", axes)
-        return self.op("Squeeze", [x, *inputs], **attributes)
+        return self.along("Squeeze", x, axes) if axes else x
 
     def reduce(self, op_type: str, x: ir.Value, axes: Sequence[int]) -> ir.Value:
         """Reduce over axes and drop them."""
-        inputs, attributes = self.listed(op_type, axes)
-        return self.op(op_type, [x, *inputs], **attributes, keepdims=0)
+        return self.along(op_type, x, axes, keepdims=0)
 
     def size(self, extent: Poly) -> ir.Value:
         """A run-time size as int64 [1], from numbers and dimensions of graph inputs.

@@ -177,6 +177,21 @@ class NodeMaker:
             return [self.constant(np.asarray(numbers, np.int64))], {}
         return [], {name: list(numbers)}
 
+    def apply(
+        self, op_type: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> ir.Value:
+        """A node with one output, called by what it does."""
+        return self.add(op_type, inputs, attributes, [self.unique(op_type.lower())])[0]
+
+    def along(self, op_type: str, x: ir.Value, axes: Sequence[int], **attributes: Any) -> ir.Value:
+        """An operator that takes a list of axes."""
+        inputs, named = self.listed(op_type, axes)
+        return self.apply(op_type, [x, *inputs], named | attributes)
+
+    def unsqueeze(self, x: ir.Value, *axes: int) -> ir.Value:
+        """Insert dimensions of extent 1."""
+        return self.along("Unsqueeze", x, axes) if axes else x
+
 
 def _is_in_a_graph(value: ir.Value) -> bool:
     """False for a constant, or the result of a node, that was removed."""
@@ -221,6 +236,12 @@ class NodeBuilder(NodeMaker):
         stems = [stem or op_type.lower()]
         return self.once(key, lambda: self.node(domain, op_type, inputs, attributes, stems)[0])
 
+    def apply(
+        self, op_type: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> ir.Value:
+        """An ordinary node with one output; equal pure nodes are made once."""
+        return self.op(op_type, inputs, **attributes)
+
     def node(
         self,
         domain: str,
@@ -234,10 +255,3 @@ class NodeBuilder(NodeMaker):
         outputs = [stem and self.unique(stem) for stem in stems]
         name = name or self.unique(f"{stems[0]}.node")
         return self.add(op_type, inputs, attributes, outputs, name, domain)
-
-    def unsqueeze(self, x: ir.Value, *axes: int) -> ir.Value:
-        """Insert dimensions of extent 1."""
-        if not axes:
-            return x
-        inputs, attributes = self.listed("Unsqueeze", axes)
-        return self.op("Unsqueeze", [x, *inputs], **attributes)

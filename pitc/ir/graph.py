@@ -5,7 +5,7 @@ analysis.
 """
 
 import copy
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -394,12 +394,17 @@ class Graph:
 
     def names_of(self, via: int) -> list[str]:
         """The values of a provenance bit set, in graph order."""
-        found = []
-        while via:
-            lowest = via & -via
-            found.append(self.noted[lowest.bit_length() - 1])
-            via ^= lowest
-        return found
+        return chosen(self.noted, via)
+
+
+def chosen(names: Sequence[str], bits: int) -> list[str]:
+    """The names whose bits are set."""
+    found = []
+    while bits:
+        lowest = bits & -bits
+        found.append(names[lowest.bit_length() - 1])
+        bits ^= lowest
+    return found
 
 
 def _exceptions(x: Array) -> set[str]:

@@ -17,7 +17,7 @@ class Quirk:
     Args:
         name: Of its test.
         what: What ONNX Runtime does.
-        follows: The module, and in it the name of what knows it.
+        follows: Who knows of it: a module of `pitc`, and a name in it.
         since: The first version that was seen to do it; empty: the oldest that is supported.
         until: The first version that was seen to do it no more; empty: none.
     """
@@ -29,95 +29,43 @@ class Quirk:
     until: str = ""
 
 
-_MOVEMENT, _REWRITES = "pitc.passes.rules.movement", "pitc.passes.quirks.rewrites"
-
 QUIRKS = (
-    Quirk("flags", "a flag is set where it is 1: keepdims = 2 is 0", f"{_REWRITES}:plain_flags"),
+    Quirk("flags", "flags are set where they are 1 only", "passes.quirks.rewrites:plain_flags"),
     Quirk(
         "range of vectors",
-        "operands of Range of shape [1] are taken in a run, and not where loading knows them all",
-        f"{_REWRITES}:scalar_range_operands",
+        "operands of Range of shape [1] are refused where they are all known before the run",
+        "passes.quirks.rewrites:scalar_range_operands",
     ),
     Quirk(
         "early quantisation",
-        "a quantisation moves in front of what only moves elements, up to a node without a type",
-        "pitc.passes.quirks.early_quantise:quantise_early",
+        "a quantisation goes in front of what only moves elements, up to a node without a type",
+        "passes.quirks.early_quantise:quantise_early",
     ),
-    Quirk("no Where", "Where has no kernel for some types on CPUs", "pitc.ir.quirks:SELECTED_AS"),
-    Quirk(
-        "no Where of int8",
-        "Where has no kernel for int8 and uint32 on CPUs",
-        "pitc.ir.quirks:SELECTED_AS",
-        until="1.31.1",
-    ),
-    Quirk(
-        "windows",
-        "a window that is rounded up does not start behind the last place",
-        "pitc.ir.quirks:COUNTED_OTHERWISE",
-    ),
-    Quirk(
-        "range of floats",
-        "the places of a Range are counted in another type than float32",
-        "pitc.ir.quirks:COUNTED_OTHERWISE",
-        since="1.31.1",
-    ),
-    Quirk(
-        "squeeze of none",
-        "a Squeeze of no axes drops all that have one place",
-        f"{_MOVEMENT}:squeeze",
-    ),
+    Quirk("no Where", "Where has no kernel for some types on CPUs", "ir.quirks:SELECTED_AS"),
+    Quirk("no Where of int8", "nor for int8 and uint32", "ir.quirks:SELECTED_AS", until="1.31.1"),
+    Quirk("windows", "none starts behind the last place", "ir.quirks:COUNTED_OTHERWISE"),
+    Quirk("range of floats", "counted in doubles", "ir.quirks:COUNTED_OTHERWISE", since="1.31.1"),
+    Quirk("squeeze of none", "no axes are all of one place", "passes.rules.movement:squeeze"),
     Quirk(
         "rest beside 0",
         "a Reshape to 0 and -1 divides what is not 0 by what is not 0",
-        f"{_MOVEMENT}:_divides_beside_0",
+        "passes.rules.movement:_divides_beside_0",
         since="1.31.1",
     ),
-    Quirk(
-        "ends of slices",
-        "backwards, the largest end is one before the first place",
-        f"{_MOVEMENT}:LARGEST",
-    ),
-    Quirk(
-        "joined with nothing",
-        "a Concat does not look at the sizes of what has no elements",
-        f"{_MOVEMENT}:_beside",
-    ),
-    Quirk(
-        "batches of places",
-        "a GatherND takes more batches of places than there are batches",
-        "pitc.passes.rules.gather:gather_nd",
-    ),
-    Quirk(
-        "beta of 0",
-        "a Gemm with beta = 0 does not read C, NaN or not",
-        "pitc.passes.expand.product:gemm",
-    ),
-    Quirk(
-        "groups of nothing",
-        "a GroupNormalization of no images fails",
-        "pitc.passes.expand.rows:group_norm",
-    ),
+    Quirk("ends of slices", "backwards, the largest is the first", "passes.rules.movement:LARGEST"),
+    Quirk("joined with nothing", "a Concat skips what is empty", "passes.rules.movement:_beside"),
+    Quirk("batches of places", "may be more than the batches", "passes.rules.gather:gather_nd"),
+    Quirk("beta of 0", "a Gemm does not read C then, NaN or not", "passes.expand.product:gemm"),
+    Quirk("groups of nothing", "no images are refused", "passes.expand.rows:group_norm"),
     Quirk(
         "masked scores",
-        "scores that Attention gives after the mask are the lowest number, not -inf",
-        "pitc.passes.expand.standard:standard_attention",
+        "scores that Attention gives behind its mask are the lowest number, not -inf",
+        "passes.expand.standard:standard_attention",
         since="1.27.0",
     ),
-    Quirk(
-        "trips of loops",
-        "the number of a Loop's trip has shape [1] where the body declares it so",
-        "pitc.passes.control.bodies:first_shapes",
-    ),
-    Quirk(
-        "own operators",
-        "a model's function of the name of an operator that it has is not run",
-        "pitc.passes.normalise:inline_functions",
-    ),
-    Quirk(
-        "halves",
-        "between float16 nodes roundings are left out on CPUs",
-        "pitc.passes.fold:TYPES",
-    ),
+    Quirk("trips of loops", "have the body's shape [1]", "passes.control.bodies:first_shapes"),
+    Quirk("own operators", "go before functions", "passes.normalise:inline_functions"),
+    Quirk("halves", "float16 nodes of CPUs leave out roundings in between", "passes.fold:TYPES"),
 )
 
 COUNTED_OTHERWISE = frozenset(

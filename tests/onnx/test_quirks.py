@@ -199,7 +199,7 @@ def test_it_is_still_so(quirk: Quirk, tmp_path: Path) -> None:
 @pytest.mark.parametrize("quirk", QUIRKS, ids=lambda quirk: quirk.name)
 def test_who_follows_it_is_there(quirk: Quirk) -> None:
     module, name = quirk.follows.split(":")
-    assert hasattr(importlib.import_module(module), name)
+    assert hasattr(importlib.import_module(f"pitc.{module}"), name)
 
 
 def test_each_is_shown_once() -> None:
