@@ -35,6 +35,7 @@ MODULES = {  # the most important first; with what no answer rests on
     "pitc.passes.regions.reading": set(),
     "pitc.passes.control.branches": set(),
     "pitc.passes.normalise": {"MAX_ROUNDS"},
+    "pitc.passes.quirks.rewrites": set(),
     # packed forms
     "pitc.passes.regions.contraction": set(),
     "pitc.passes.regions.packed": set(),
@@ -135,6 +136,7 @@ RELATED = {
     "facts.signs": ("test_sign", "test_exhaustive_columns"),
     "facts.seeds": ("test_fact_seeds",),
     "normalise": ("test_normalise",),
+    "quirks.rewrites": ("test_normalise", "test_hostile_models"),
     "rules.constants": ("test_rules_constants", "test_exhaustive_laws"),
     "rules.laws": ("test_rules_laws", "test_exhaustive_laws"),
     "rules.values": ("test_rules_values", "test_symbol_values"),
