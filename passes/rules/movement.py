@@ -98,10 +98,7 @@ def _reshaped(view: NodeView, out: Sequence[Poly]) -> list[TensorExpr]:
 def reshape(view: NodeView) -> list[TensorExpr]:
     """The same elements in row-major order; 0 copies an extent, -1 is what remains."""
     shape = view.shape(0)
-    if view.has(1):
-        target: list[Poly] = list(view.ints(1).reshape(-1))
-    else:
-        target = [poly(n) for n in view.attr("shape") or []]
+    target = view.sizes(1, "shape") or []
     copies = not view.attr("allowzero", 0)
     if copies:
         if any(d == ZERO and k >= len(shape) for k, d in enumerate(target)):
@@ -291,7 +288,7 @@ def tile(view: NodeView) -> list[TensorExpr]:
 def slice_(view: NodeView) -> list[TensorExpr]:
     """A range of each of some dimensions, forwards or backwards."""
     shape = view.shape(0)
-    starts, ends = _bounds(view, 1, "starts"), _bounds(view, 2, "ends")
+    starts, ends = view.sizes(1, "starts") or [], view.sizes(2, "ends") or []
     given = view.int_list(3, "axes")
     axes = list(range(len(starts))) if given is None else given
     steps = view.int_list(4) or [1] * len(starts)
@@ -306,12 +303,6 @@ def slice_(view: NodeView) -> list[TensorExpr]:
         out[d] = extent
         index[d] = None if first is None else dim_index(d, extent) * step + first
     return [move(tuple(out), tuple(index))]
-
-
-def _bounds(view: NodeView, i: int, attr: str) -> list[Poly]:
-    if view.has(i):
-        return list(view.ints(i).reshape(-1))
-    return [poly(n) for n in view.attr(attr) or []]
 
 
 def _range(
@@ -425,11 +416,9 @@ def split(view: NodeView) -> list[TensorExpr]:
 
 
 def _parts(view: NodeView, size: Poly) -> list[Poly]:
-    if view.has(1):
-        return list(view.ints(1).reshape(-1))
-    given = view.attr("split")
+    given = view.sizes(1, "split")
     if given is not None:
-        return [poly(n) for n in given]
+        return given
     count = view.n_outputs
     equal = size.divide(poly(count))
     if equal is not None:
