@@ -11,7 +11,7 @@ import onnx_ir as ir
 from pitc.ir.branch import BRANCH
 from pitc.ir.build import NodeMaker
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import FIXED, STANDARD, attribute, bodies, constant_of
+from pitc.ir.nodes import FIXED, attribute, bodies, constant_of
 from pitc.passes.control.bodies import first_shapes
 from pitc.passes.control.graft import detach, graft, substitute
 from pitc.passes.exprs.derive import derive
@@ -140,7 +140,7 @@ PLANS: dict[str, Callable[[Graph, ir.Node], _Plan | None]] = {"Loop": _loop, "Sc
 
 
 def _is_loop(node: ir.Node) -> bool:
-    return node.op_type in PLANS and node.domain in STANDARD
+    return node.op_type in PLANS and not node.domain
 
 
 def _lines(node: ir.Node, kind: str, count: int) -> list[_Line]:

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from pitc.ir.nodes import FIXED, STANDARD
+from pitc.ir.nodes import FIXED
 from pitc.ir.schemas import places_of_types
 
 Dim = int | str | None
@@ -162,7 +162,7 @@ def _stand_in(proto: onnx.ModelProto) -> None:
         return node.op_type == "Squeeze" and bool(none or empty.intersection(node.input[1:]))
 
     def places(node: onnx.NodeProto) -> tuple[int | None, ...]:
-        known = node.domain in STANDARD and onnx.defs.has(node.op_type, standard)
+        known = not node.domain and onnx.defs.has(node.op_type, standard)
         if known:
             return (0,) if squeezes_all(node) else ()
         return places_of_types(node.domain, node.op_type, versions.get(node.domain, 1))

@@ -32,7 +32,7 @@ class NodeView:
         self.graph = graph
         self.node = node
         self.op = node.op_type
-        self.domain = "" if node.domain == "ai.onnx" else node.domain
+        self.domain = node.domain
 
     @property
     def title(self) -> str:
@@ -42,11 +42,7 @@ class NodeView:
     @property
     def opset(self) -> int:
         """Version of the node's operator set that the model imports."""
-        if self.node.version is not None:
-            return self.node.version
-        if self.domain == "":
-            return self.graph.opset
-        return self.graph.model.opset_imports.get(self.domain, 1)
+        return self.node.version or self.graph.model.opset_imports.get(self.domain, 1)
 
     @property
     def n_inputs(self) -> int:
