@@ -121,15 +121,10 @@ class Body(NodeMaker):
                 raise NoRule(f"input {i} is given")
 
     def op(
-        self,
-        op_type: str,
-        *inputs: ir.Value | None,
-        domain: str = "",
-        parts: int = 1,
-        **attributes: Any,
+        self, op_type: str, *inputs: ir.Value | None, domain: str = "", **attributes: Any
     ) -> ir.Value:
         """Add a node; its first output."""
-        return self._node(op_type, inputs, attributes, domain, parts)[0]
+        return self._node(op_type, inputs, attributes, domain)[0]
 
     def apply(
         self, op_type: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]

@@ -228,12 +228,11 @@ class NodeBuilder(NodeMaker):
         inputs: Sequence[ir.Value | None],
         *,
         domain: str = "",
-        stem: str | None = None,
         **attributes: Any,
     ) -> ir.Value:
         """An ordinary node with one output; equal pure nodes are made once."""
         key = (domain, op_type, *inputs, repr(sorted(attributes.items())))
-        stems = [stem or op_type.lower()]
+        stems = [op_type.lower()]
         return self.once(key, lambda: self.node(domain, op_type, inputs, attributes, stems)[0])
 
     def apply(
