@@ -18,6 +18,7 @@ import onnx_ir as ir
 from pitc.errors import UsageError
 from pitc.ir.build import NodeMaker
 from pitc.ir.graph import Graph
+from pitc.ir.inference import numpy_type
 from pitc.ir.mask import PaddingMask
 from pitc.ir.since import Since
 from pitc.passes.rules.record import PackRule, operator_of
@@ -172,12 +173,7 @@ def _candidates(model: ir.Model) -> str:
 
 def _numpy_dtype(value: ir.Value) -> np.dtype | None:
     """The element type of a tensor; None for what numpy does not know, and for no tensor."""
-    if not isinstance(value.type, ir.TensorType) or value.dtype is None:
-        return None
-    try:
-        return np.dtype(value.dtype.numpy())
-    except TypeError:
-        return None
+    return numpy_type(value.dtype) if isinstance(value.type, ir.TensorType) else None
 
 
 def flags(masks: Sequence[PaddingMask]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pitc.ir import target as targets
 from pitc.ir.branch import GROUP, groups, path_of, within
 from pitc.ir.expr import Shape
 from pitc.ir.index import UNDECLARED, ZERO, Poly, dim_index, poly, sym
-from pitc.ir.inference import Dim, Inferred, infer, symbol_text
+from pitc.ir.inference import Dim, Inferred, infer, numpy_type, symbol_text
 from pitc.ir.lists import Lists
 from pitc.ir.nodes import (
     Array,
@@ -157,11 +157,8 @@ class Graph:
         for name, tensor in self._tensors.items():
             value = self.values[name]
             value.shape = tuple(poly(int(d)) for d in tensor.shape)  # type: ignore[arg-type]
-            try:
-                value.dtype = np.dtype(tensor.dtype.numpy())
-            except (TypeError, ValueError):
-                continue
-            if value.dtype.kind in "iu" and tensor.size <= SMALL:
+            value.dtype = numpy_type(tensor.dtype)
+            if value.dtype is not None and value.dtype.kind in "iu" and tensor.size <= SMALL:
                 value.ints = poly_array(self._load(name))
 
     def _computed_names(self) -> Iterator[str]:

@@ -28,6 +28,14 @@ def symbol_text(name: str) -> str:
     return name if _PLAIN.fullmatch(name) else "'" + name.replace("'", "''") + "'"
 
 
+def numpy_type(dtype: ir.DataType | None) -> np.dtype | None:
+    """A type as numpy knows it; None for types that it has no name for."""
+    try:
+        return None if dtype is None else np.dtype(dtype.numpy())
+    except (TypeError, ValueError):
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Inferred:
     """Type of one value.
@@ -43,11 +51,8 @@ class Inferred:
 
     @property
     def numpy_dtype(self) -> np.dtype | None:
-        """The element type as numpy knows it; None for types that it has no name for."""
-        try:
-            return np.dtype(self.dtype.numpy())
-        except (TypeError, ValueError):
-            return None
+        """The element type as numpy knows it."""
+        return numpy_type(self.dtype)
 
 
 def slim_proto(model: ir.Model) -> onnx.ModelProto:

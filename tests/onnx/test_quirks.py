@@ -170,7 +170,10 @@ def own_operators(_: Path) -> bool:
 
 def halves(_: Path) -> bool:
     body = "(float16[1] x, float16[1] o) => (y) { a = Add (x, o) y = Add (a, o) }"
-    model, feeds = parsed(13, body), {"x": np.float16([2048]), "o": np.float16([1])}
+    model, feeds = (
+        parsed(13, body),
+        {"x": np.array([2048], np.float16), "o": np.array([1], np.float16)},
+    )
     options = ort.SessionOptions()
     made = ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     return bool(np.asarray(made.run(None, feeds)[0]) == 2050)
