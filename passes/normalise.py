@@ -75,8 +75,6 @@ def _align_versions(model: ir.Model, function: ir.Function) -> None:
     imports = function.opset_imports
     for domain, version in imports.items():
         wanted = model.opset_imports.get(domain, version)
-        if wanted == version:
-            continue
         for node in function.all_nodes():
             if node.domain != domain or node.op_identifier() in model.functions:
                 continue
@@ -144,13 +142,9 @@ def fold_known_if(model: ir.Model) -> int:
 
 def drop_same_casts(model: ir.Model) -> int:
     """A Cast of the main graph to the type that its operand has becomes an Identity."""
-    found = []
-    for node in model.graph:
-        x, to = next(iter(node.inputs), None), attribute(node, "to")
-        if node.op_identifier() == ("", "Cast", "") and x is not None and to is not None:
-            target = ir.DataType(to)
-            if x.dtype in (None, target):
-                found.append((node, x, target))
+    casts = (n for n in model.graph if n.op_identifier() == ("", "Cast", ""))
+    typed = ((n, n.inputs[0], ir.DataType(attribute(n, "to"))) for n in casts)
+    found = [(n, x, to) for n, x, to in typed if x is not None and x.dtype in (None, to)]
     types = infer(model) if found else {}
     count = 0
     for node, x, target in found:

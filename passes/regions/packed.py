@@ -39,7 +39,6 @@ from pitc.passes.regions.form import (
     static_shape,
 )
 from pitc.passes.regions.layout import (
-    Layout,
     aligned_rest,
     coordinate_codes,
     read_along,
@@ -171,14 +170,13 @@ def reduction(site: PackCandidate) -> Form | Refusal:
     a = site.aligned(0)
     if a is None:
         return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is reduced over", site.input(0))
-    packing, index = a
-    first, extents = site.space.reduced_dim(0), packing.layout.rest_shape
-    reduced = [j for j, p in enumerate(index) if (d := bare_dim(p)) is not None and d >= first]
-    ones = _reduced_ones(site, packing.layout)
-    if len(reduced) != len([e for e in site.expr.reduced if e != ONE]):
-        return site.refuse(Code.LAYOUT, f"the operand is read at {index}", site.input(0))
-    axes = sorted(1 + j for j in (*reduced, *ones))
-    if not axes or not site.gives(_reduced(site, extents, axes)):
+    packing, shape = a[0], site.context.shape(site.input(0))
+    named = NodeView(site.context.graph, site.node).int_list(1, "axes") or range(len(shape))
+    places = {d % len(shape): packing.layout.rest_axis(d % len(shape)) for d in named}
+    if any(at is None and shape[d] != ONE for d, at in places.items()):
+        return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is reduced over", site.input(0))
+    axes = sorted(at for at in places.values() if at is not None)
+    if not axes or not site.gives(_reduced(site, packing.layout.rest_shape, axes)):
         return site.refuse(Code.LAYOUT, "a dimension of extent 1 in front is reduced")
     operand = packing.operand()
     op = site.node.op_type
@@ -192,16 +190,6 @@ def _reduced(site: PackCandidate, extents: Shape, axes: list[int]) -> Shape:
     if attribute(site.node, "keepdims", 1):
         return tuple(ONE if 1 + j in axes else e for j, e in enumerate(extents))
     return tuple(e for j, e in enumerate(extents) if 1 + j not in axes)
-
-
-def _reduced_ones(site: PackCandidate, layout: Layout) -> list[int]:
-    """Places of the operand's dimensions of extent 1 that are reduced."""
-    if ONE not in site.expr.reduced:
-        return []
-    shape = site.context.shape(site.input(0))
-    axes = NodeView(site.context.graph, site.node).int_list(1, "axes") or range(len(shape))
-    ones = [d % len(shape) for d in axes if shape[d] == ONE]
-    return [at - 1 for d in ones if (at := layout.rest_axis(d)) is not None]
 
 
 def movement(site: PackCandidate) -> Form | Refusal:
