@@ -29,7 +29,7 @@ def places_of_types(domain: str, op: str, version: int) -> tuple[int | None, ...
     schema = schema_of(domain, op, version)
     if schema is None or (domain, op) in TYPED_BY:
         return TYPED_BY.get((domain, op), ())
-    inputs = [formal.typeStr for formal in schema.inputs]
+    inputs = [formal.typeStr if formal.isHomogeneous else "" for formal in schema.inputs]
     tensors = [all(t.startswith("tensor(") for t in formal.types) for formal in schema.outputs]
     return tuple(
         inputs.index(formal.typeStr) if tensor and formal.typeStr in inputs else None

@@ -22,6 +22,7 @@ MICROSOFT = "com.microsoft"
         ("", "SimplifiedLayerNormalization", (1, None)),
         ("", "NonMaxSuppression", (2,)),
         ("", "SequenceInsert", (None,)),
+        (MICROSOFT, "EPContext", (None,)),  # each of its operands has a type of its own
         ("mine", "Op", ()),
     ],
 )
