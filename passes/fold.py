@@ -15,9 +15,9 @@ import onnx_ir as ir
 from pitc.ir.expr import Combine
 from pitc.ir.graph import Array, Graph, NodeView
 from pitc.ir.index import ONE
-from pitc.ir.nodes import STANDARD, attribute, bodies
+from pitc.ir.nodes import attribute, bodies
 from pitc.ir.unused import remove_unused
-from pitc.passes.facts.derive import derive
+from pitc.passes.exprs.derive import derive
 from pitc.passes.rules.record import operator_of
 
 MOST = 64  # elements on the way to a number
@@ -125,7 +125,7 @@ class _Numbers:
     def _step(self, node: ir.Node, steps: int) -> Array | None:
         """What one node computes of known operands."""
         operator, expr = operator_of(node), self.graph[node.outputs[0].name or ""].expr
-        if node.domain not in STANDARD or len(node.outputs) != 1 or expr is None:
+        if node.domain or len(node.outputs) != 1 or expr is None:
             return None
         maps = expr.combine is Combine.MAP and operator.function is not None
         if not (maps or expr.combine is Combine.MOVE) or next(bodies(node), None):

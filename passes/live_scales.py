@@ -16,15 +16,13 @@ import onnx_ir as ir
 from pitc.ir.build import NodeBuilder
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, Digit
+from pitc.ir.index import ONE, Coords, Digit
 from pitc.ir.mask import PaddingMask
-from pitc.passes.facts.derive import derive
+from pitc.passes.exprs.coordinates import follow
+from pitc.passes.exprs.derive import derive
 from pitc.passes.masks import padding_masks
 from pitc.passes.normalise import normalise
 from pitc.passes.padding import token_outputs
-from pitc.passes.regions.coordinates import follow
-from pitc.passes.regions.domain import Coords
-from pitc.passes.regions.layout import increasing
 from pitc.passes.rules.record import operator_of
 
 NOTE = (
@@ -136,7 +134,7 @@ class _Builder(NodeBuilder):
         dims = [c.dim for c in coords]
         wide = [d for d, e in enumerate(mask) if e != ONE]
         if all(c.stride == ONE and c.extent == shape[c.dim] for c in coords):
-            if not increasing(dims):
+            if dims != sorted(dims):
                 live = self.op("Transpose", [live], perm=[1, 0])
             kept = sorted(dims)
             if len(wide) < len(mask):  # a mask of one row is one of its tokens

@@ -18,8 +18,9 @@ import onnx_ir as ir
 from pitc.errors import UsageError
 from pitc.ir.build import NodeMaker
 from pitc.ir.graph import Graph
+from pitc.ir.inference import numpy_type
 from pitc.ir.mask import PaddingMask
-from pitc.passes.regions.live_tests import OLDEST
+from pitc.ir.since import Since
 from pitc.passes.rules.record import PackRule, operator_of
 
 SEVERAL, NOT, AT = ",", "!", ":"
@@ -41,10 +42,11 @@ def padding_masks(model: ir.Model, padding: str | None) -> tuple[PaddingMask, ..
     """
     if padding is None:
         return ()
-    version = model.opset_imports.get("", OLDEST)
-    if version < OLDEST:
+    oldest = Since.LIVE_TESTS
+    version = model.opset_imports.get("", oldest)
+    if version < oldest:
         raise UsageError(
-            f"padding needs operator set {OLDEST} or newer, the model has {version}",
+            f"padding needs operator set {oldest} or newer, the model has {version}",
             hint="convert it with onnx.version_converter",
         )
     values = _values(model)
@@ -171,12 +173,7 @@ def _candidates(model: ir.Model) -> str:
 
 def _numpy_dtype(value: ir.Value) -> np.dtype | None:
     """The element type of a tensor; None for what numpy does not know, and for no tensor."""
-    if not isinstance(value.type, ir.TensorType) or value.dtype is None:
-        return None
-    try:
-        return np.dtype(value.dtype.numpy())
-    except TypeError:
-        return None
+    return numpy_type(value.dtype) if isinstance(value.type, ir.TensorType) else None
 
 
 def flags(masks: Sequence[PaddingMask]) -> Iterator[str]:

@@ -5,7 +5,6 @@ it some models prove less, and nothing else changes.
 """
 
 from collections.abc import Callable
-from itertools import product
 
 import onnx
 import onnx_ir as ir
@@ -13,7 +12,7 @@ import onnx_ir.passes.common as common
 
 from pitc.errors import ModelError
 from pitc.ir.branch import is_choice
-from pitc.ir.build import NodeMaker, names_of, take_over
+from pitc.ir.build import take_over
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.inference import infer
 from pitc.ir.nodes import attribute
@@ -23,19 +22,15 @@ from pitc.ir.unused import remove_unused
 from pitc.passes.control.branches import open_branches
 from pitc.passes.control.graft import substitute
 from pitc.passes.control.scopes import distinct_names
-from pitc.passes.control.unroll import MAX_NODES, MAX_TRIPS, number_of_nodes, unroll
 from pitc.passes.expand import expand_fused
-from pitc.passes.facts.derive import derive
+from pitc.passes.expand.unroll import MAX_NODES, MAX_TRIPS, number_of_nodes, unroll
+from pitc.passes.exprs.derive import derive
 from pitc.passes.fold import fold_numbers
+from pitc.passes.quirks.rewrites import plain_flags, scalar_range_operands
 from pitc.passes.rules.control import known_condition
-from pitc.passes.rules.registry import MICROSOFT
 from pitc.passes.widen import widen
 
 Rewrite = Callable[[ir.Model], int]
-FLAGS = {  # by domain
-    "": frozenset(("allowzero", "ceil_mode", "keepdims", "noop_with_empty_axes")),
-    MICROSOFT: frozenset(("unidirectional",)),
-}
 MAX_ROUNDS = 8  # a folded branch may decide the next condition, an unrolled loop hold another
 
 
@@ -80,8 +75,6 @@ def _align_versions(model: ir.Model, function: ir.Function) -> None:
     imports = function.opset_imports
     for domain, version in imports.items():
         wanted = model.opset_imports.get(domain, version)
-        if wanted == version:
-            continue
         for node in function.all_nodes():
             if node.domain != domain or node.op_identifier() in model.functions:
                 continue
@@ -116,17 +109,6 @@ def unroll_loops(model: ir.Model) -> int:
     return count
 
 
-def plain_flags(model: ir.Model) -> int:
-    """Flags that ONNX Runtime takes for set where they are 1, and only there: keepdims = 2 is 0."""
-    count = 0
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        for name in FLAGS.get(node.domain, frozenset()).intersection(node.attributes):
-            if node.attributes[name].value not in (0, 1):
-                node.attributes[name] = ir.AttrInt64(name, 0)
-                count += 1
-    return count
-
-
 def lift_constants(model: ir.Model) -> int:
     """Constant nodes become initializers."""
     before = model.graph.num_nodes()
@@ -153,38 +135,16 @@ def fold_known_if(model: ir.Model) -> int:
         if not folded:
             break
     if count:
-        _scalar_range_operands(model)
+        scalar_range_operands(model)
         remove_unused(model)
     return count
 
 
-def _scalar_range_operands(model: ir.Model) -> None:
-    """Operands of Range of shape [1] become scalars.
-
-    ONNX Runtime takes them when it runs, but not when it loads a graph that shows their shape, as
-    one does whose If is gone.
-    """
-    found = [n for n in model.graph if n.op_identifier() == ("", "Range", "")]
-    types = infer(model) if found else {}
-    single = {name for name, known in types.items() if known.dims == (1,)}
-    taken = names_of(model.graph)
-    for node, i in product(found, range(3)):
-        x = node.inputs[i]
-        if x is not None and x.name in single:
-            build = NodeMaker(model.graph, taken, before=node)
-            name = taken.value(f"{x.name}.scalar")
-            node.replace_input_with(i, build.add("Squeeze", [x], {}, [name])[0])
-
-
 def drop_same_casts(model: ir.Model) -> int:
     """A Cast of the main graph to the type that its operand has becomes an Identity."""
-    found = []
-    for node in model.graph:
-        x, to = next(iter(node.inputs), None), attribute(node, "to")
-        if node.op_identifier() == ("", "Cast", "") and x is not None and to is not None:
-            target = ir.DataType(to)
-            if x.dtype in (None, target):
-                found.append((node, x, target))
+    casts = (n for n in model.graph if n.op_identifier() == ("", "Cast", ""))
+    typed = ((n, n.inputs[0], ir.DataType(attribute(n, "to"))) for n in casts)
+    found = [(n, x, to) for n, x, to in typed if x is not None and x.dtype in (None, to)]
     types = infer(model) if found else {}
     count = 0
     for node, x, target in found:

@@ -18,14 +18,13 @@ import onnx_ir as ir
 from pitc.ir.constant import is_nonzero, is_zero
 from pitc.ir.expr import Combine
 from pitc.ir.graph import Graph, NodeView
-from pitc.ir.index import ONE, ZERO, Digit, Poly, dim_index, nonneg
+from pitc.ir.index import ONE, ZERO, Coords, Digit, Poly, dim_index, nonneg
 from pitc.ir.mask import PaddingMask
 from pitc.ir.nodes import first_output
+from pitc.ir.quirks import can_be_zeroed
 from pitc.ir.region import Region, pull
 from pitc.ir.report import TokenPlace
-from pitc.passes.lower.given_up import can_be_zeroed
-from pitc.passes.regions.coordinates import follow
-from pitc.passes.regions.domain import Coords
+from pitc.passes.exprs.coordinates import follow
 
 EQUAL_ONLY = (
     "output '{name}' is unchanged: its first sizes equal those of '{mask}', but pitc cannot prove "

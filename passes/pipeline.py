@@ -21,11 +21,11 @@ from pitc.passes.control.branches import close_branches
 from pitc.passes.effect import Effect, padding_effect
 from pitc.passes.live_scales import scale_by_live_tokens, scale_notes
 from pitc.passes.loops import LoweredBodies, lower_bodies
-from pitc.passes.lower.early_quantise import quantise_early
 from pitc.passes.lower.panels import Panels
 from pitc.passes.lower.steps import lower
 from pitc.passes.normalise import normalise
 from pitc.passes.padding import padding_notes, token_places
+from pitc.passes.quirks.early_quantise import quantise_early
 from pitc.passes.readers import readers_of, whole_reader
 from pitc.passes.records import node_records, packed_nodes, rewritten, with_host_copies
 from pitc.passes.regions.choose import Regions, choose_regions

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from pitc.ir.emptiness import where_left_out
 from pitc.ir.expr import TensorExpr
-from pitc.ir.graph import Graph
+from pitc.ir.graph import Graph, chosen
 from pitc.ir.index import Poly, dim_index, substitute
 from pitc.ir.nodes import first_output, node_name, output_names
 from pitc.ir.report import NodeRecord, WholeReader
@@ -47,16 +47,7 @@ class Readers:
 
     def of(self, name: str) -> list[str]:
         """The ends of a value, outputs first; empty where something of it may be left out."""
-        return self.ends_of(self.bits.get(name, 0))
-
-    def ends_of(self, bits: int) -> list[str]:
-        """The ends that are set in some bits."""
-        found = []
-        while bits:
-            lowest = bits & -bits
-            found.append(self.ends[lowest.bit_length() - 1])
-            bits ^= lowest
-        return found
+        return chosen(self.ends, self.bits.get(name, 0))
 
     def is_output(self, end: str) -> bool:
         """True for an output of the graph of which no part is given up."""
@@ -159,7 +150,7 @@ def _by_end(readers: Readers, work: Mapping[int, int]) -> Counter[str]:
     """Operations that each end reads, of those that some ends read together."""
     found: Counter[str] = Counter()
     for bits, flops in work.items():
-        found.update(dict.fromkeys(readers.ends_of(bits), flops))
+        found.update(dict.fromkeys(chosen(readers.ends, bits), flops))
     return found
 
 

@@ -41,7 +41,7 @@ from pitc.passes.size_names import named, one_names
 LEAST_GAIN = 0.1  # of the work: less is not worth a sentence
 MOST_MASKS, MOST_NODES = 2, 20_000
 NAMINGS = 2
-OPERATOR_SETS = ("", "ai.onnx", "ai.onnx.ml", MICROSOFT, DOMAIN)
+OPERATOR_SETS = ("", "ai.onnx.ml", MICROSOFT, DOMAIN)
 
 PADDING = (
     "with {option} {shares} of the work would run packed, if your program never uses outputs at "

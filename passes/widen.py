@@ -26,7 +26,7 @@ from pitc.ir.nodes import attribute, bodies, first_output, output_names
 from pitc.ir.schemas import schema_of
 from pitc.ir.widened import NARROW, WIDE, Widened, mentions_float16
 from pitc.passes.expand.expansion import EXPANSIONS
-from pitc.passes.facts.derive import derive
+from pitc.passes.exprs.derive import derive
 from pitc.passes.rules.record import key_of, operator_of
 
 _HALF, _FLOAT = "tensor(float16)", "tensor(float)"

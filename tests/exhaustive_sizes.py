@@ -22,7 +22,7 @@ from onnx import helper, numpy_helper
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
-from pitc.passes.facts.derive import derive
+from pitc.passes.exprs.derive import derive
 from tests.rule_proof import Const, Proof, Sample, array_of, grid, node_model
 
 Array = Any

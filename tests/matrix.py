@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 VERSIONS = ("1.23.2", "1.24.4", "1.27.0", "1.31.1")
 TESTS = (
     *("runtime_ep", "runtime_errors", "runtime_library", "runtime_session"),
+    "quirks",
     *("device_session", "device_errors", "device_dlpack"),
 )
 

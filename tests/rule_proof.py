@@ -26,7 +26,7 @@ from pitc.ir.expr import Axis, Read, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, Poly, atom
 from pitc.ir.region import Region, Test
-from pitc.passes.facts.derive import derive
+from pitc.passes.exprs.derive import derive
 
 Array = Any
 OPSET = 21

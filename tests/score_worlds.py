@@ -8,10 +8,10 @@ import onnx.parser
 
 from pitc.ir.constant import BOUNDED
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, ZERO, Digit, dim_index, poly, sym
+from pitc.ir.index import ONE, ZERO, Coords, Digit, dim_index, poly, sym
 from pitc.ir.refusal import Refusal
 from pitc.ir.region import Test
-from pitc.passes.regions.domain import Coords, Domain
+from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import FormContext, PackCandidate, Packing
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.scores import Scores, live_pairs, rest_on_zeros, walk

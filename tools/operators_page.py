@@ -15,7 +15,7 @@ from pitc.ir.index import ONE, ZERO, Atom, Poly, invert
 from pitc.ir.refusal import Refusal
 from pitc.ir.region import describe
 from pitc.passes.expand.expansion import EXPANSIONS
-from pitc.passes.facts.derive import derive
+from pitc.passes.exprs.derive import derive
 from pitc.passes.regions.items import item_operands
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.constants import evaluate_constants, ignores

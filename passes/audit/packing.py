@@ -6,12 +6,12 @@ import networkx as nx
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, Digit
+from pitc.ir.index import ONE, Coords, Digit
 from pitc.ir.nodes import node_name, output_names
 from pitc.ir.region import EVERYWHERE
 from pitc.passes.regions.choose import Regions
 from pitc.passes.regions.demand import packed_by
-from pitc.passes.regions.domain import Coords, Domain, covering
+from pitc.passes.regions.domain import Domain, covering
 from pitc.passes.regions.form import (
     BiasOperand,
     Form,

@@ -137,16 +137,15 @@ def _schema(op_type: str, version: int, domain: str) -> onnx.defs.OpSchema | Non
 
 
 def _schema_of(model: ir.Model, node: ir.Node) -> onnx.defs.OpSchema | None:
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    return _schema(node.op_type, model.opset_imports.get(domain, 0), domain)
+    return _schema(node.op_type, model.opset_imports.get(node.domain, 0), node.domain)
 
 
 def _wrong_operators(model: ir.Model) -> Iterator[str]:
     """Domains that are not imported, counts of operands, attributes that an operator lacks."""
     functions = {(f.domain, f.name) for f in model.functions.values()}
     for node in _nodes(model):
-        name, domain = node_name(node), "" if node.domain == "ai.onnx" else node.domain
-        if {domain, node.domain}.isdisjoint(model.opset_imports):
+        name, domain = node_name(node), node.domain
+        if domain not in model.opset_imports:
             yield f"{name}: the operators of '{domain}' are not imported"
         if domain == DOMAIN and (domain, node.op_type) not in functions:
             yield f"{name}: the model has no function {node.op_type}"

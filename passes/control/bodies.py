@@ -12,14 +12,14 @@ import onnx_ir as ir
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Poly
-from pitc.ir.nodes import FIXED, STANDARD
+from pitc.ir.nodes import FIXED
 
 BODY = "pitc.body"  # mark of a model that is a body: the loops in it stay as they are
 
 
 def is_loop(graph: Graph, node: ir.Node) -> bool:
     """True for a Loop node all of whose values are given, and whose body computes its results."""
-    if node.op_type != "Loop" or node.domain not in STANDARD:
+    if node.op_type != "Loop" or node.domain:
         return False
     body = node.attributes["body"].as_graph()
     own = all(x.graph is body and x.producer() is not None for x in body.outputs)

@@ -1,6 +1,6 @@
 """Builds the nodes that a fused operator consists of."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from pitc.ir.build import Names, NodeMaker
 from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.nodes import node_name
-from pitc.ir.sizes import ZERO_SIZES
+from pitc.ir.since import Since
 
 
 @dataclass(slots=True)
@@ -121,21 +121,22 @@ class Body(NodeMaker):
                 raise NoRule(f"input {i} is given")
 
     def op(
-        self,
-        op_type: str,
-        *inputs: ir.Value | None,
-        domain: str = "",
-        parts: int = 1,
-        **attributes: Any,
+        self, op_type: str, *inputs: ir.Value | None, domain: str = "", **attributes: Any
     ) -> ir.Value:
         """Add a node; its first output."""
-        return self._node(op_type, inputs, attributes, domain, parts)[0]
+        return self._node(op_type, inputs, attributes, domain)[0]
+
+    def apply(
+        self, op_type: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> ir.Value:
+        """Add a node; its first output."""
+        return self._node(op_type, inputs, attributes)[0]
 
     def _node(
         self,
         op_type: str,
         inputs: Sequence[ir.Value | None],
-        attributes: dict[str, Any],
+        attributes: Mapping[str, Any],
         domain: str = "",
         parts: int = 1,
     ) -> Sequence[ir.Value]:
@@ -179,7 +180,7 @@ class Body(NodeMaker):
         numbers = [n for n in sizes if isinstance(n, int)]
         if len(numbers) == len(sizes):
             return self.reshape(x, *[0] * kept, *numbers)
-        if self.opset < ZERO_SIZES:
+        if self.opset < Since.ZERO_SIZES:
             raise NoRule("sizes that are joined to one dimension are not numbers")
         parts = [self.ints(n) if isinstance(n, int) else n for n in sizes]
         if kept:
@@ -190,16 +191,6 @@ class Body(NodeMaker):
     def transpose(self, x: ir.Value, order: Sequence[int]) -> ir.Value:
         """Transpose, if that changes anything."""
         return x if list(order) == sorted(order) else self.op("Transpose", x, perm=list(order))
-
-    def unsqueeze(self, x: ir.Value, *axes: int) -> ir.Value:
-        """Insert dimensions of extent 1."""
-        inputs, attributes = self.listed("Unsqueeze", axes)
-        return self.op("Unsqueeze", x, *inputs, **attributes)
-
-    def row_sums(self, x: ir.Value) -> ir.Value:
-        """Sums over dimension 1."""
-        inputs, attributes = self.listed("ReduceSum", [1])
-        return self.op("ReduceSum", x, *inputs, **attributes, keepdims=0)
 
     def split(self, x: ir.Value, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
         """Parts of the given sizes along an axis."""

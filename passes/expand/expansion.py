@@ -16,6 +16,7 @@ import onnx_ir as ir
 from pitc.ir.build import names_of, take_over
 from pitc.ir.graph import Graph, NodeView, NoRule
 from pitc.ir.nodes import is_plain_product, opset_of
+from pitc.ir.since import Since
 from pitc.ir.unused import remove_unused
 from pitc.passes.expand.attention import fused_attention, multi_head_attention
 from pitc.passes.expand.body import Body, Shared
@@ -33,7 +34,7 @@ from pitc.passes.expand.rows import (
     skip_layer_norm,
 )
 from pitc.passes.expand.standard import standard_attention
-from pitc.passes.facts.derive import derive
+from pitc.passes.exprs.derive import derive
 from pitc.passes.rules.record import key_of
 from pitc.passes.rules.registry import MICROSOFT
 
@@ -58,7 +59,6 @@ EXPANSIONS: Mapping[tuple[str, str], Expand] = {
     (MICROSOFT, "TransposeMatMul"): fused_matmul,
 }
 META = "pitc.expansions"
-OLDEST = 11  # operator set that has all parts: Range, Gemm without a bias, ..
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def expand_fused(model: ir.Model) -> int:
         How many nodes.
     """
     found = [n for n in model.graph if key_of(n) in EXPANSIONS and not is_plain_product(n)]
-    if not found or opset_of(model) < OLDEST:
+    if not found or opset_of(model) < Since.PARTS:
         return 0
     graph = Graph(model)
     derive(graph)

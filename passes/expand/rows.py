@@ -6,12 +6,11 @@ import onnx_ir as ir
 from pitc.ir.expr import Combine
 from pitc.ir.graph import NoRule
 from pitc.ir.index import ONE
+from pitc.ir.since import Since
 from pitc.passes.expand.body import Body
 from pitc.passes.rules.registry import MICROSOFT
 
 EPSILON = 1e-12
-GELU_SINCE = 20  # first operator set that has Gelu
-SCALES_PER_CHANNEL = 21  # operator set of GroupNormalization; before, scales are per group
 
 
 def bias_activation(body: Body) -> list[ir.Value | None]:
@@ -19,7 +18,7 @@ def bias_activation(body: Body) -> list[ir.Value | None]:
     rows = body.op("Add", body.input(0), body.input(1))
     if body.view.op == "FastGelu":
         return [body.op("FastGelu", rows, domain=MICROSOFT)]
-    domain = "" if body.opset >= GELU_SINCE else MICROSOFT
+    domain = "" if body.opset >= Since.GELU else MICROSOFT
     return [body.op("Gelu", rows, domain=domain)]
 
 
@@ -66,7 +65,9 @@ def embed_layer_norm(body: Body) -> list[ir.Value | None]:
         if view.shape(7) != view.shape(0) or view.shape(7)[1] == ONE * 0:
             raise NoRule("the mask is not one number per token")
         counted = body.op("Equal", body.input(7), body.constant(np.ones((), np.int32)))
-        results[1] = body.row_sums(body.op("Cast", counted, to=ir.DataType.INT32))
+        results[1] = body.along(
+            "ReduceSum", body.op("Cast", counted, to=ir.DataType.INT32), [1], keepdims=0
+        )
     return results
 
 
@@ -86,7 +87,7 @@ def group_norm(body: Body) -> list[ir.Value | None]:
     size = int(np.prod(inner)) // groups
     x = body.reshape(body.input(0), 0, groups, size)
     x = body.op("InstanceNormalization", x, one, zero, epsilon=epsilon)
-    per_channel = view.opset >= SCALES_PER_CHANNEL
+    per_channel = view.opset >= Since.SCALES_PER_CHANNEL
     if per_channel:
         x = body.reshape(x, 0, *inner)
     axes = range(1, len(inner) if per_channel else 2)

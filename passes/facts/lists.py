@@ -23,7 +23,7 @@ from pitc.ir.index import Poly, dim_index, poly, rename, substitute, within
 from pitc.ir.lists import Lists, Rows, Sink
 from pitc.ir.nodes import captures
 from pitc.ir.region import EVERYWHERE, Region, pull
-from pitc.passes.facts.affine import in_type
+from pitc.passes.exprs.affine import in_type
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.record import PackRule, operator_of
 

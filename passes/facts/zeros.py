@@ -15,15 +15,11 @@ from pitc.ir.expr import PRODUCTS, Combine, TensorExpr
 from pitc.ir.graph import Array, Graph, NodeView, NoRule
 from pitc.passes.facts.terms import is_float, known_number
 from pitc.passes.facts.uses import is_factor, is_window
+from pitc.passes.rules.gather import operand_has_zeros
 from pitc.passes.rules.record import operator_of
 
 # where functions are looked at: beyond it, others come so near to 0 that they are rounded to it
 SAMPLES = (-4.0, -3.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 4.0)
-
-
-def _has_zeros(view: NodeView) -> bool:
-    """Operand 0, which a window sees, is known to have some."""
-    return any(is_zero(f.constant) for f in view.graph[view.name(0)].fills)
 
 
 def holds_zeros(view: NodeView, expr: TensorExpr | None, facts: Sequence[FillFact]) -> bool:
@@ -44,7 +40,11 @@ def holds_zeros(view: NodeView, expr: TensorExpr | None, facts: Sequence[FillFac
     elif expr is None or (combine in PRODUCTS and expr.reduced):
         source = False
     else:
-        source = _joint(view, facts) or _flat(view, expr) or (is_window(expr) and _has_zeros(view))
+        source = (
+            _joint(view, facts)
+            or _flat(view, expr)
+            or (is_window(expr) and operand_has_zeros(view))
+        )
     graph, name = view.graph, view.out()
     return source and (graph[name].contracted or is_factor(graph, name))
 

@@ -11,7 +11,8 @@ from pitc.ir.index import Poly
 from pitc.ir.metadata import RULE, SOURCE, VALUE
 from pitc.ir.nodes import PACKED, PLAN, Array
 from pitc.ir.plans.ops import Plan
-from pitc.ir.sizes import ZERO_SIZES, input_dimension
+from pitc.ir.since import Since
+from pitc.ir.sizes import input_dimension
 from pitc.ir.widened import Widened
 from pitc.passes.regions.matrix import Dims, dims_of
 
@@ -160,21 +161,17 @@ class Builder(NodeBuilder):
 
     def reshape_to(self, x: ir.Value, sizes: Sequence[ir.Value]) -> ir.Value:
         """Reshape to run-time sizes, of which any may be 0 where the operator set can say so."""
-        if self.opset < ZERO_SIZES:
+        if self.opset < Since.ZERO_SIZES:
             return self.op("Reshape", [x, self.concat(sizes)])
         return self.op("Reshape", [x, self.concat(sizes)], allowzero=1)
 
     def squeeze(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
         """Drop dimensions of extent 1, if any."""
-        if not axes:
-            return x
-        inputs, attributes = self.listed("Squeeze", axes)
-        return self.op("Squeeze", [x, *inputs], **attributes)
+        return self.along("Squeeze", x, axes) if axes else x
 
     def reduce(self, op_type: str, x: ir.Value, axes: Sequence[int]) -> ir.Value:
         """Reduce over axes and drop them."""
-        inputs, attributes = self.listed(op_type, axes)
-        return self.op(op_type, [x, *inputs], **attributes, keepdims=0)
+        return self.along(op_type, x, axes, keepdims=0)
 
     def size(self, extent: Poly) -> ir.Value:
         """A run-time size as int64 [1], from numbers and dimensions of graph inputs.

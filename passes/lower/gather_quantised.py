@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
-from pitc.passes.lower.early_quantise import DEQUANTIZE, DOMAINS, is_one_number
 from pitc.passes.lower.packed import Packed, remove_idle
+from pitc.passes.quirks.early_quantise import DEQUANTIZE, DOMAINS, is_one_number
 
 BYTES = (np.int8, np.uint8)
 

@@ -7,28 +7,15 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Combine
 from pitc.ir.graph import Graph
-from pitc.ir.index import invert
+from pitc.ir.index import Coords, invert
 from pitc.ir.nodes import input_names
+from pitc.ir.quirks import SELECTED_AS
 from pitc.ir.region import Region, pull
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import live_points
 from pitc.passes.regions.choose import Regions
-from pitc.passes.regions.domain import Coords, domain_of
+from pitc.passes.regions.domain import domain_of
 from pitc.passes.regions.matrix import dims_of
-
-# types for which every version of ONNX Runtime has a Where (bool: an And)
-SELECTED = frozenset({"bool", "float32", "float64", "int32", "int64", "uint8"})
-# types for which some version has none, and one that holds the same values
-SELECTED_AS = {
-    **dict.fromkeys(("float16", "bfloat16"), "float32"),
-    **dict.fromkeys(("int8", "int16", "uint16"), "int32"),
-    **dict.fromkeys(("uint32", "uint64"), "int64"),
-}
-
-
-def can_be_zeroed(dtype: np.dtype | None) -> bool:
-    """True for elements that can be made 0 at some points."""
-    return dtype is not None and (dtype.name in SELECTED or dtype.name in SELECTED_AS)
 
 
 def zero_given_up(
@@ -105,12 +92,11 @@ def _kept_where(
     """The value where it is live, else 0, by operators that ONNX Runtime has for its type."""
     if dtype == np.bool_:
         return build.node("", "And", [live, x], {}, [stem])[0]
-    carrier = SELECTED_AS.get(dtype.name)
-    if carrier is not None:
-        x = build.op("Cast", [x], to=ir.DataType.from_numpy(np.dtype(carrier)))
-    zero = build.constant(np.zeros((), carrier or dtype))
-    if carrier is None:
+    carrier = np.dtype(SELECTED_AS[dtype.name])
+    zero = build.constant(np.zeros((), carrier))
+    if carrier == dtype:
         return build.node("", "Where", [live, x, zero], {}, [stem])[0]
+    x = build.op("Cast", [x], to=ir.DataType.from_numpy(carrier))
     chosen = build.op("Where", [live, x, zero])
     return build.node("", "Cast", [chosen], {"to": ir.DataType.from_numpy(dtype)}, [stem])[0]
 

@@ -20,7 +20,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, ZERO, Digit, Poly, sym, within
 from pitc.ir.nodes import Array
 from pitc.ir.predicate import Test
-from pitc.ir.sizes import ZERO_SIZES
+from pitc.ir.since import Since
 from pitc.passes.lower.builder import Builder
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.live_tests import input_mask
@@ -134,8 +134,7 @@ def _test(
     build: Builder, graph: Graph, domain: Domain, reading: Reading, *, alive: bool
 ) -> ir.Value:
     """One test as bool, shaped to broadcast over the coordinates; its opposite where `alive`."""
-    exact = graph.opset >= ZERO_SIZES
-    value, test = _Flags(build, narrow=is_narrow(graph), exact=exact), reading.test
+    value, test = _Flags(build, narrow=is_narrow(graph)), reading.test
     axes = _evaluate(value, graph, reading)
     for bound, some in ((test.somes, True), (test.alls, False)):
         gone = [k for k, a in enumerate(axes) if is_bound(a, test, some=some)]
@@ -161,11 +160,10 @@ class _Flags:
         build: Where nodes go.
         narrow: They are reduced as bytes; else they are counted, as int32, since a sum of nothing
             is 0 in every version and on every provider.
-        exact: A Reshape can say that a size is 0.
     """
 
-    def __init__(self, build: Builder, *, narrow: bool, exact: bool) -> None:
-        self.build, self._narrow, self._exact = build, narrow, exact
+    def __init__(self, build: Builder, *, narrow: bool) -> None:
+        self.build, self._narrow = build, narrow
         self._value: ir.Value | None = None
         self._bytes = self._opposite = False
 
@@ -201,7 +199,8 @@ class _Flags:
         kind, self._bytes = "ReduceMax" if some != self._opposite else "ReduceMin", True
         apart = bool(rest) and rest[-1] > gone[0]
         coordinates = all(isinstance(a, Digit) and a.dim >= 0 for a in left)
-        if not apart or (len(left) > 1 and not (self._exact and coordinates)):
+        whole = coordinates and self.build.opset >= Since.ZERO_SIZES
+        if not apart or (len(left) > 1 and not whole):
             self._value = self.build.reduce(kind, value, gone)
             return left
         # what lies side by side is reduced 30 times faster; behind a Flatten it stays so, as ONNX

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
-from pitc.ir.index import Poly
+from pitc.ir.index import Coords, Poly
 from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import node_name
 from pitc.ir.plans.ops import Attention, Contract, Detect, Pack, Unpack
@@ -20,7 +20,7 @@ from pitc.passes.lower.live import detected_mask
 from pitc.passes.lower.packed import Packed
 from pitc.passes.lower.pair_lists import pair_lists
 from pitc.passes.lower.rows import all_rows, from_all_rows
-from pitc.passes.regions.domain import Coords, Domain
+from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import (
     BiasOperand,
     BiasTerm,

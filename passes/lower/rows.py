@@ -13,9 +13,10 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
-from pitc.ir.index import nonneg
+from pitc.ir.index import nonneg, poly
 from pitc.ir.nodes import attribute
-from pitc.ir.sizes import ZERO_SIZES, sizes_known
+from pitc.ir.since import Since
+from pitc.ir.sizes import sizes_known
 from pitc.passes.lower.builder import Builder, declared
 from pitc.passes.regions.matrix import dims_of
 
@@ -72,7 +73,7 @@ def _keeps_rows(graph: Graph, node: ir.Node) -> bool:
         return False
     width = after[-1].as_int()
     keeps = before[-1] == after[-1] and width is not None and width > 0
-    return keeps and (graph.opset >= ZERO_SIZES or len(_perhaps_empty(after)) < 2)
+    return keeps and (graph.opset >= Since.ZERO_SIZES or len(_perhaps_empty(after)) < 2)
 
 
 def _perhaps_empty(shape: Shape) -> list[int]:
@@ -85,13 +86,9 @@ def with_shape(graph: Graph, build: Builder, rows: ir.Value, like: ir.Value) -> 
     none: to older Reshapes a size of 0 is that of the operand.
     """
     shape = graph[like.name or ""].shape or ()
-    if graph.opset >= ZERO_SIZES:
-        sizes = build.concat([build.size(e) for e in shape])
-        out = build.op("Reshape", [rows, sizes], allowzero=1)
-    else:
-        found = build.constant(np.array([-1], np.int64))
-        parts = [build.size(e) if nonneg(e - 1) else found for e in shape]
-        out = build.op("Reshape", [rows, build.concat(parts)])
+    named = graph.opset >= Since.ZERO_SIZES
+    sizes = [build.size(e if named or nonneg(e - 1) else poly(-1)) for e in shape]
+    out = build.reshape_to(rows, sizes)
     out.type, out.shape = like.type or rows.type, like.shape
     return out
 

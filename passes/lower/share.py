@@ -14,9 +14,8 @@ import onnx_ir as ir
 from pitc.ir.build import Names, NodeMaker
 from pitc.ir.nodes import opset_of
 from pitc.ir.panels import PANEL_WIDTH
+from pitc.ir.since import Since
 from pitc.passes.lower.panels import Panels
-
-SLICE_BY_INPUTS = 10  # first operator set in which Slice takes its bounds as inputs
 
 
 def share_panels(source: ir.Model, compiled: ir.Model, panels: Panels) -> None:
@@ -27,7 +26,7 @@ def share_panels(source: ir.Model, compiled: ir.Model, panels: Panels) -> None:
         compiled: The compiled graph. Weights that it holds as they were too are left alone.
         panels: The panels it holds.
     """
-    if opset_of(source) < SLICE_BY_INPUTS:
+    if opset_of(source) < Since.SLICES:
         return
     kept = compiled.graph.initializers
     for (name, transposed, k, n), made in panels.made.items():

@@ -25,14 +25,13 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.expr import Shape, TensorExpr
-from pitc.ir.index import ONE, Digit, bare_dim
+from pitc.ir.index import ONE, Coords, Digit, bare_dim
 from pitc.ir.nodes import attribute, input_names
 from pitc.ir.plans.ops import Attention
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
 from pitc.passes.facts.finite import finite_if
 from pitc.passes.regions.contraction import Rows, packed_rows, read_of, to_iteration, to_operand
-from pitc.passes.regions.domain import Coords
 from pitc.passes.regions.form import (
     BiasOperand,
     Form,

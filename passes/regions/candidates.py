@@ -14,15 +14,17 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Shape, TensorExpr, sums_products
 from pitc.ir.graph import Graph
+from pitc.ir.index import Coords
 from pitc.ir.nodes import first_output, input_names
 from pitc.ir.refusal import Code
-from pitc.ir.sizes import ZERO_SIZES, sizes_known
+from pitc.ir.since import Since
+from pitc.ir.sizes import sizes_known
 from pitc.passes.regions.attention import key_coords, row_coords
 from pitc.passes.regions.channels import is_convolution
 from pitc.passes.regions.contexts import Contexts
 from pitc.passes.regions.contraction import factor_reads, packed_rows
 from pitc.passes.regions.demand import Demand
-from pitc.passes.regions.domain import Coords, Domain, all_live
+from pitc.passes.regions.domain import Domain, all_live
 from pitc.passes.regions.form import (
     Form,
     FormContext,
@@ -225,9 +227,9 @@ def asks_why(graph: Graph, node: ir.Node) -> bool:
 
 ROUNDS = (
     Round(Tried.DEAD, rows_left_out, tells=frozenset(Code)),
-    Round(Tried.QUERIES, partial(rows_in_order, Combine.PRODUCT), ZERO_SIZES),
-    Round(Tried.MOVED, partial(rows_in_order, Combine.MOVE), ZERO_SIZES),
-    Round(Tried.TERMS, live_terms, ZERO_SIZES, frozenset(Code) - {Code.AXIS_NOT_PIT}),
+    Round(Tried.QUERIES, partial(rows_in_order, Combine.PRODUCT), Since.ZERO_SIZES),
+    Round(Tried.MOVED, partial(rows_in_order, Combine.MOVE), Since.ZERO_SIZES),
+    Round(Tried.TERMS, live_terms, Since.ZERO_SIZES, frozenset(Code) - {Code.AXIS_NOT_PIT}),
     Round(Tried.WANTED, rows_wanted),
 )
 """In the order in which they are tried."""

@@ -19,8 +19,8 @@ from pitc.ir.graph import Graph
 from pitc.ir.nodes import captures, first_output, input_names, node_name, output_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, for_all
-from pitc.passes.regions.coordinates import Paths, named_starts
-from pitc.passes.regions.domain import Domain, domain_of, why_no_domain
+from pitc.passes.exprs.coordinates import Paths
+from pitc.passes.regions.domain import Domain, domain_of, named_coords, why_no_domain
 from pitc.passes.regions.form import FormContext, zero_facts, zero_regions
 from pitc.passes.regions.live_tests import can_compute, why_not
 from pitc.passes.regions.price import contraction_flops
@@ -167,7 +167,8 @@ class Tested:
     def context(self, graph: Graph, domain: Domain, paths: Paths) -> FormContext:
         """What form builders look at, in one domain."""
         if domain not in self.contexts:
-            starts = named_starts(graph, domain, self.dead_in(domain))
+            names = sorted(self.dead_in(domain), key=lambda name: graph[name].order)
+            starts = {n: list(dict.fromkeys(named_coords(domain, graph[n].dead))) for n in names}
             self.contexts[domain] = FormContext(graph, domain, starts, paths)
         return self.contexts[domain]
 

@@ -24,10 +24,9 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Read, TensorExpr
-from pitc.ir.index import ONE, Digit, bare_dim, dim_index
+from pitc.ir.index import ONE, Coords, Digit, bare_dim, dim_index
 from pitc.ir.nodes import attribute
 from pitc.ir.refusal import Code, Refusal
-from pitc.passes.regions.domain import Coords
 from pitc.passes.regions.form import (
     Form,
     FormRule,

@@ -12,10 +12,9 @@ from itertools import combinations, permutations
 from typing import Final
 
 from pitc.ir.expr import Shape
-from pitc.ir.index import ONE, ZERO, Atom, Digit, Poly, atom, poly, total_of
+from pitc.ir.index import ONE, ZERO, Atom, Coords, Digit, Poly, atom, poly, total_of
 from pitc.ir.region import Region, Test, position, region
 
-Coords = tuple[Digit, ...]
 Table = Mapping[Atom, Poly]  # digits, and what stands in their place
 MAX_RANK = 4
 MOST_PLACES = 1024  # of a coordinate, that are looked at one by one

@@ -15,12 +15,12 @@ import onnx_ir as ir
 from pitc.ir.constant import is_zero
 from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, Poly, bare_dim
+from pitc.ir.index import ONE, Coords, Poly, bare_dim
 from pitc.ir.plans.ops import Attention, Contract
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import EVERYWHERE, Region
-from pitc.passes.regions.coordinates import Paths, follow
-from pitc.passes.regions.domain import Coords, Domain, all_live, covering
+from pitc.passes.exprs.coordinates import Paths, follow
+from pitc.passes.regions.domain import Domain, all_live, covering
 from pitc.passes.regions.layout import (
     Layout,
     PackedSpace,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pitc.ir.expr import Read, Shape, TensorExpr
-from pitc.ir.index import ONE, ZERO, Digit, Poly, bare_dim, digit, dim_index, substitute
-from pitc.passes.regions.domain import Coords, Domain
+from pitc.ir.index import ONE, ZERO, Coords, Digit, Poly, bare_dim, digit, dim_index, substitute
+from pitc.passes.regions.domain import Domain
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,11 @@ from collections.abc import Callable
 
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, Poly, sym, total_of
+from pitc.ir.since import Since
 from pitc.ir.sizes import sizes_known
 from pitc.ir.work import EXAMPLE_SIZE
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.reading import Ask, reading_of
-
-OLDEST = 9  # operator set that has what live points are computed with: Where, Expand
-LOOKS_UP = 11  # first one that has Range, and a Slice and a Gather as they are used here
-
 
 #: What unknown sizes count for where a price must hold for all of them.
 SIZE_CLASSES = (16, EXAMPLE_SIZE, 512)
@@ -34,7 +31,7 @@ def why_not(graph: Graph, domain: Domain) -> str:
         if reading is None:
             return f"evaluating '{test}' takes more memory than the values that it reads"
         kept.append(reading)
-    if opset < (LOOKS_UP if any(r.looks_up for r in kept) else OLDEST):
+    if opset < (Since.LOOK_UPS if any(r.looks_up for r in kept) else Since.LIVE_TESTS):
         return f"operator set {opset} has no operators for it"
     polys = [*domain.extents, *(p for r in kept for p in r.sizes)]
     polys += [q for p in polys for a in p.digits() for q in (a.stride, a.extent)]

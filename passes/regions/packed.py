@@ -20,7 +20,7 @@ import numpy as np
 from pitc.ir.build import takes_list
 from pitc.ir.constant import is_nonzero, is_zero
 from pitc.ir.expr import Shape
-from pitc.ir.graph import NodeView, NoRule
+from pitc.ir.graph import NodeView
 from pitc.ir.index import ONE, Poly, bare_dim, poly
 from pitc.ir.nodes import attribute
 from pitc.ir.refusal import Code, Refusal
@@ -39,7 +39,6 @@ from pitc.passes.regions.form import (
     static_shape,
 )
 from pitc.passes.regions.layout import (
-    Layout,
     aligned_rest,
     coordinate_codes,
     read_along,
@@ -171,24 +170,19 @@ def reduction(site: PackCandidate) -> Form | Refusal:
     a = site.aligned(0)
     if a is None:
         return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is reduced over", site.input(0))
-    packing, index = a
-    first, extents = site.space.reduced_dim(0), packing.layout.rest_shape
-    reduced = [j for j, p in enumerate(index) if (d := bare_dim(p)) is not None and d >= first]
-    ones = _reduced_ones(site, packing.layout)
-    if len(reduced) != len([e for e in site.expr.reduced if e != ONE]) or ones is None:
-        return site.refuse(Code.LAYOUT, f"the operand is read at {index}", site.input(0))
-    axes = sorted(1 + j for j in (*reduced, *ones))
-    if not axes or not site.gives(_reduced(site, extents, axes)):
+    packing, shape = a[0], site.context.shape(site.input(0))
+    named = NodeView(site.context.graph, site.node).int_list(1, "axes") or range(len(shape))
+    places = {d % len(shape): packing.layout.rest_axis(d % len(shape)) for d in named}
+    if any(at is None and shape[d] != ONE for d, at in places.items()):
+        return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is reduced over", site.input(0))
+    axes = sorted(at for at in places.values() if at is not None)
+    if not axes or not site.gives(_reduced(site, packing.layout.rest_shape, axes)):
         return site.refuse(Code.LAYOUT, "a dimension of extent 1 in front is reduced")
     operand = packing.operand()
-    node, opset = site.node, site.context.graph.opset
-    if len(node.inputs) > 1 or ("axes" not in node.attributes and takes_list(node.op_type, opset)):
-        return Form(
-            (site.out,),
-            (operand, ConstantOperand(np.asarray(axes, np.int64))),
-            site.node.op_type,
-        )
-    return Form((site.out,), (operand,), site.node.op_type, {"axes": axes})
+    op = site.node.op_type
+    if takes_list(op, site.context.graph.opset):
+        return Form((site.out,), (operand, ConstantOperand(np.asarray(axes, np.int64))), op)
+    return Form((site.out,), (operand,), op, {"axes": axes})
 
 
 def _reduced(site: PackCandidate, extents: Shape, axes: list[int]) -> Shape:
@@ -196,26 +190,6 @@ def _reduced(site: PackCandidate, extents: Shape, axes: list[int]) -> Shape:
     if attribute(site.node, "keepdims", 1):
         return tuple(ONE if 1 + j in axes else e for j, e in enumerate(extents))
     return tuple(e for j, e in enumerate(extents) if 1 + j not in axes)
-
-
-def _reduced_ones(site: PackCandidate, layout: Layout) -> list[int] | None:
-    """Places of the operand's dimensions of extent 1 that are reduced; None where nobody knows."""
-    if ONE not in site.expr.reduced:
-        return []
-    axes = _reduced_axes(site)
-    if axes is None:
-        return None
-    shape = site.context.shape(site.input(0))
-    ones = [d % len(shape) for d in axes or range(len(shape)) if shape[d] == ONE]
-    return [at - 1 for d in ones if (at := layout.rest_axis(d)) is not None]
-
-
-def _reduced_axes(site: PackCandidate) -> list[int] | None:
-    """The axes that a reduction names, none where it means all; None where they are not known."""
-    try:
-        return NodeView(site.context.graph, site.node).int_list(1, "axes") or []
-    except NoRule:
-        return None
 
 
 def movement(site: PackCandidate) -> Form | Refusal:
@@ -333,17 +307,12 @@ def along_axis(site: PackCandidate) -> Form | Refusal:
 def _axes(site: PackCandidate) -> list[int] | Refusal:
     """Packed numbers of the axes that Slice, Split or Concat works on."""
     rank, node = len(site.expr.shape), site.node
-    if node.op_type != "Slice":
-        named: list[int] | None = [attribute(node, "axis", 0)]
-    else:
-        try:
-            named = NodeView(site.context.graph, node).int_list(3, "axes")
-        except NoRule:
-            return site.refuse(Code.DYNAMIC_DIM, "the sliced axes are not constant", site.input(3))
+    named: list[int] | None = [attribute(node, "axis", 0)]
+    if node.op_type == "Slice":
+        named = NodeView(site.context.graph, node).int_list(3, "axes")
     if named is None:
         return site.refuse(Code.LAYOUT, "every axis is sliced, the packed one too")
-    dims = [axis % rank for axis in named]
-    axes = [site.out.layout.rest_axis(d) for d in dims]
+    axes = [site.out.layout.rest_axis(axis % rank) for axis in named]
     found = [x for x in axes if x is not None]
     if len(found) != len(axes):
         return site.refuse(Code.AXIS_NOT_PIT, f"{node.op_type} computes along the packed axis")

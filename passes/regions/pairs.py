@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pitc.ir.constant import ZN, is_zero
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, ZERO, Digit, Poly, atom, sym
+from pitc.ir.index import ONE, ZERO, Coords, Digit, Poly, atom, sym
 from pitc.ir.plans.ops import TESTS
 from pitc.ir.region import Region, Test, region
 from pitc.ir.sizes import sizes_known
-from pitc.passes.regions.domain import Coords, Domain, Table, exchange, free_digits
+from pitc.passes.regions.domain import Domain, Table, exchange, free_digits
 from pitc.passes.regions.live_tests import bytes_touched, can_compute, tests_cost_more
 
 MOST_CASES = 16  # of live pairs, that facts are looked up for

@@ -21,10 +21,9 @@ from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, ZERO, Digit, Poly, atom, bare_dim, dim_index, nonneg, total_of
 from pitc.ir.predicate import OF_ELEMENTS, Test
-from pitc.ir.sizes import ZERO_SIZES
+from pitc.ir.since import Since
 from pitc.passes.regions.same_along import is_same_along
 
-NARROW = 12  # first operator set that reduces bytes
 WIDE, INDEX = 4, 8  # bytes of an int32, of an index
 
 
@@ -149,7 +148,7 @@ def reading_of(graph: Graph, test: Test, extents: Shape) -> Reading | None:
 
 def is_narrow(graph: Graph) -> bool:
     """True where flags are reduced as bytes, which ONNX Runtime does on CPUs."""
-    return graph.target.kind == "cpu" and graph.opset >= NARROW
+    return graph.target.kind == "cpu" and graph.opset >= Since.REDUCED_BYTES
 
 
 def at_most(n: Poly, limit: Poly) -> bool:
@@ -194,7 +193,7 @@ class _Planner:
         self._asked = False
         self._points = total_of(extents[d] for d in test.dims() if d >= 0)
         self._whole = total_of(self._shape)
-        self._allows_zero = graph.opset >= ZERO_SIZES
+        self._allows_zero = graph.opset >= Since.ZERO_SIZES
         self._lines: dict[int, tuple[Digit, ...]] = {}
         self._out = Reading(test)
         self._fits = True

@@ -24,14 +24,14 @@ from pitc.ir.constant import (
 )
 from pitc.ir.expr import Combine, Read, Shape, TensorExpr
 from pitc.ir.graph import Graph, NodeView
-from pitc.ir.index import ONE, Digit, digit, invert, nonneg
+from pitc.ir.index import ONE, Coords, Digit, digit, invert, nonneg
 from pitc.ir.nodes import first_input, input_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, covered, pull, region
 from pitc.passes.facts.finite import clean_if, finite_if
 from pitc.passes.facts.sizes import size_bounds
 from pitc.passes.facts.softmax import spared_rows
-from pitc.passes.regions.domain import Coords, Domain
+from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import BiasTerm, Factor, FormContext, PackCandidate
 from pitc.passes.regions.pairs import Hidden, Sight, hidden_pairs, seen_pairs
 from pitc.passes.regions.price import pair_flops

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import TensorExpr, is_contraction
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, Digit, bare_dim
+from pitc.ir.index import ONE, Coords, Digit, bare_dim
 from pitc.ir.nodes import first_output
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import EVERYWHERE, Region
@@ -29,7 +29,7 @@ from pitc.passes.regions.contraction import (
     to_iteration,
     to_operand,
 )
-from pitc.passes.regions.domain import Coords, Domain, all_live, covering, domain_of
+from pitc.passes.regions.domain import Domain, all_live, covering, domain_of
 from pitc.passes.regions.form import Form, PackCandidate, Packing, static_shape, zero_facts
 from pitc.passes.regions.layout import layout_of, wide
 

@@ -1,5 +1,6 @@
 """Elementwise functions on numpy arrays, computed in the operands' own types."""
 
+from functools import reduce
 from math import erf as _scalar_erf
 from math import pi, sqrt
 from typing import Any
@@ -148,15 +149,9 @@ def total(*xs: Array) -> Array:
 
 def highest(*xs: Array) -> Array:
     """The largest operand."""
-    out = xs[0]
-    for x in xs[1:]:
-        out = np.maximum(out, x)
-    return out
+    return reduce(np.maximum, xs)
 
 
 def lowest(*xs: Array) -> Array:
     """The smallest operand."""
-    out = xs[0]
-    for x in xs[1:]:
-        out = np.minimum(out, x)
-    return out
+    return reduce(np.minimum, xs)

@@ -34,13 +34,13 @@ class Assumes(Enum):
     KNOWN_ARGUMENTS = Check("axes, counts and bounds are known, as symbols at least", RULE)
     INFERENCE = Check("it is not a training form", RULE)
     STATED_SIZES = Check("shape inference gives sizes that follow", "pitc.ir.inference:infer")
-    REACHED = Check("a size is not cut off", "pitc.passes.facts.derive:_reached")
+    REACHED = Check("a size is not cut off", "pitc.passes.exprs.derive:_reached")
     FINITE_OPERANDS = Check("0 * x: x is finite", "pitc.passes.facts.fill:term_guard")
     SIGN_UNSEEN = Check(
         "0 * x: no reader sees the sign of the 0", "pitc.passes.facts.zero_signs:signed_zeros"
     )
     NO_OVERFLOW = Check("nothing overflows (named in the report)", "pitc.ir.constant:FINITE")
-    NO_WRAP = Check("integers stay inside their type", "pitc.passes.facts.affine:in_type")
+    NO_WRAP = Check("integers stay inside their type", "pitc.passes.exprs.affine:in_type")
     NOT_EMPTY = Check("there is something to reduce", "pitc.passes.facts.total:filled")
     BOUNDED_SCORES = Check("scores are bounded (named in the report)", "pitc.ir.constant:BOUNDED")
     FILLED_SIZES = Check("no two sizes are 0 (named in the report)", "pitc.ir.constant:FILLED")

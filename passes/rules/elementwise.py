@@ -14,6 +14,7 @@ import numpy as np
 
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
+from pitc.ir.since import Since
 from pitc.passes.rules import affine, arithmetic, conditions, laws, signs, values
 from pitc.passes.rules.affine import Order
 from pitc.passes.rules.assumes import Assumes
@@ -457,7 +458,6 @@ QUANTISING = Operator(
 DEQUANTISING = replace(
     QUANTISING, function=_exact(arithmetic.dequantised), quantises=False, dequantises=True
 )
-NUMPY_BROADCAST = 7  # first operator set whose operands broadcast from the last dimension
 
 
 def function_of(domain: str, op: str) -> Elementwise | None:
@@ -480,7 +480,7 @@ def elementwise(view: NodeView) -> list[TensorExpr]:
     """The rule: every operand is read at the output's own point, broadcast."""
     operands = data_operands(view)
     shapes = {view.shape(i) for i in operands}
-    if view.opset < NUMPY_BROADCAST and not view.domain and len(shapes) > 1:
+    if view.opset < Since.BROADCAST and not view.domain and len(shapes) > 1:
         raise NoRule("operands of old operator sets broadcast along a given axis")
     shape = broadcast_shape([view.shape(i) for i in operands], view.joined)
     reads = tuple(broadcast_read(i, view.shape(i), shape) for i in operands)

@@ -138,8 +138,8 @@ REDUCTIONS = {
 }
 
 
-def _holds_zeros(view: NodeView) -> bool:
-    """What is written to is known to hold some."""
+def operand_has_zeros(view: NodeView) -> bool:
+    """The first operand is known to have some."""
     return any(is_zero(f.constant) for f in view.graph[view.name(0)].fills)
 
 
@@ -147,7 +147,7 @@ def _holds_zeros(view: NodeView) -> bool:
     "ScatterElements",
     "Scatter",
     assumes=(Assumes.FITTING_SIZES, Assumes.INSIDE),
-    has=Operator(zeros=Zeros(_holds_zeros), items=Items.ANY),
+    has=Operator(zeros=Zeros(operand_has_zeros), items=Items.ANY),
 )
 def scatter_elements(view: NodeView) -> list[TensorExpr]:
     """A copy of x with y[index[i, j], j] = update[i, j] along axis 0."""
@@ -174,7 +174,7 @@ def scatter_elements(view: NodeView) -> list[TensorExpr]:
 @rule(
     "ScatterND",
     assumes=(Assumes.FITTING_SIZES, Assumes.INSIDE),
-    has=Operator(zeros=Zeros(_holds_zeros), items=Items.ANY),
+    has=Operator(zeros=Zeros(operand_has_zeros), items=Items.ANY),
 )
 def scatter_nd(view: NodeView) -> list[TensorExpr]:
     """A copy of x with y[index[j]] = update[j], where index[j] names a slice."""

@@ -14,6 +14,7 @@ from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, ZERO, Poly, digit, dim_index, nonneg, poly, reshape_map, total_of
 from pitc.ir.poly import LARGEST_SIZE, UNDECLARED
 from pitc.ir.region import union
+from pitc.ir.since import Since
 from pitc.passes.rules import values
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import (
@@ -63,7 +64,7 @@ def dropout(view: NodeView) -> list[TensorExpr]:
     training = view.has(2) and (
         view.array(2) is None or bool(view.graph.splat(view.name(2)) is not False)
     )
-    if training or (view.opset < 7 and not view.attr("is_test", 0)):
+    if training or (view.opset < Since.INFERENCE and not view.attr("is_test", 0)):
         raise NoRule("training form")
     shape = view.shape(0)
     return [move(shape, bare(shape)), TensorExpr(shape, combine=Combine.MAP)]
@@ -97,10 +98,7 @@ def _reshaped(view: NodeView, out: Sequence[Poly]) -> list[TensorExpr]:
 def reshape(view: NodeView) -> list[TensorExpr]:
     """The same elements in row-major order; 0 copies an extent, -1 is what remains."""
     shape = view.shape(0)
-    if view.has(1):
-        target: list[Poly] = list(view.ints(1).reshape(-1))
-    else:
-        target = [poly(n) for n in view.attr("shape") or []]
+    target = view.sizes(1, "shape") or []
     copies = not view.attr("allowzero", 0)
     if copies:
         if any(d == ZERO and k >= len(shape) for k, d in enumerate(target)):
@@ -290,7 +288,7 @@ def tile(view: NodeView) -> list[TensorExpr]:
 def slice_(view: NodeView) -> list[TensorExpr]:
     """A range of each of some dimensions, forwards or backwards."""
     shape = view.shape(0)
-    starts, ends = _bounds(view, 1, "starts"), _bounds(view, 2, "ends")
+    starts, ends = view.sizes(1, "starts") or [], view.sizes(2, "ends") or []
     given = view.int_list(3, "axes")
     axes = list(range(len(starts))) if given is None else given
     steps = view.int_list(4) or [1] * len(starts)
@@ -305,12 +303,6 @@ def slice_(view: NodeView) -> list[TensorExpr]:
         out[d] = extent
         index[d] = None if first is None else dim_index(d, extent) * step + first
     return [move(tuple(out), tuple(index))]
-
-
-def _bounds(view: NodeView, i: int, attr: str) -> list[Poly]:
-    if view.has(i):
-        return list(view.ints(i).reshape(-1))
-    return [poly(n) for n in view.attr(attr) or []]
 
 
 def _range(
@@ -424,11 +416,9 @@ def split(view: NodeView) -> list[TensorExpr]:
 
 
 def _parts(view: NodeView, size: Poly) -> list[Poly]:
-    if view.has(1):
-        return list(view.ints(1).reshape(-1))
-    given = view.attr("split")
+    given = view.sizes(1, "split")
     if given is not None:
-        return [poly(n) for n in given]
+        return given
     count = view.n_outputs
     equal = size.divide(poly(count))
     if equal is not None:

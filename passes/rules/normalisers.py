@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, digit, dim_index, poly
+from pitc.ir.since import Since
 from pitc.passes.rules import conditions
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import (
@@ -24,8 +25,6 @@ from pitc.passes.rules.build import (
 )
 from pitc.passes.rules.record import Items, Operator, PackRule, always
 from pitc.passes.rules.registry import MICROSOFT, rule
-
-SOFTMAX_PER_AXIS = 13  # before, all dimensions from the axis on were one line
 
 
 @rule(
@@ -42,7 +41,7 @@ SOFTMAX_PER_AXIS = 13  # before, all dimensions from the axis on were one line
 def softmax(view: NodeView) -> list[TensorExpr]:
     """Softmax along one axis; in old operator sets over all dimensions from the axis on."""
     shape = view.shape(0)
-    if view.opset >= SOFTMAX_PER_AXIS:
+    if view.opset >= Since.SOFTMAX_OF_AXIS:
         axes = [one_axis(view, len(shape), -1)]
     else:
         axes = list(range(one_axis(view, len(shape), 1), len(shape)))

@@ -13,10 +13,10 @@ import numpy as np
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, Poly, digit, dim_index, nonneg, poly
+from pitc.ir.since import Since
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import bare, broadcast_read, broadcast_shape, one_axis, row_normal
 from pitc.passes.rules.elementwise import DEQUANTISING, QUANTISING
-from pitc.passes.rules.normalisers import SOFTMAX_PER_AXIS
 from pitc.passes.rules.record import Items, Operator, PackRule, always
 from pitc.passes.rules.registry import MICROSOFT, rule
 
@@ -145,6 +145,6 @@ def qlinear_softmax(view: NodeView) -> list[TensorExpr]:
     """Softmax of what integers stand for: x, x_scale, x_zero, y_scale, y_zero."""
     shape = view.shape(0)
     axis = one_axis(view, len(shape), -1)
-    per_axis = int(view.attr("opset", 0)) >= SOFTMAX_PER_AXIS
+    per_axis = int(view.attr("opset", 0)) >= Since.SOFTMAX_OF_AXIS
     axes = [axis] if per_axis else list(range(axis, len(shape)))
     return [row_normal(shape, axes, Combine.NORMALISE, tuple(_numbers(view, 1, 2, 3, 4)))]

@@ -273,7 +273,7 @@ UNKNOWN = Operator()
 
 def key_of(node: ir.Node) -> Key:
     """Domain and operator type of a node."""
-    return "" if node.domain == "ai.onnx" else node.domain, node.op_type
+    return node.domain, node.op_type
 
 
 def operator_of(node: ir.Node | NodeView) -> Operator:

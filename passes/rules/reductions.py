@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import ONE, dim_index
+from pitc.ir.index import ZERO, dim_index
 from pitc.ir.region import Region, position
 from pitc.passes.rules import values
 from pitc.passes.rules.assumes import Assumes
@@ -88,9 +88,6 @@ def arg_reduce(view: NodeView) -> list[TensorExpr]:
     return [over_lines(shape, [axis], Combine.OPAQUE, Reducer.ORDERED, keep)]
 
 
-TOPK_COUNT_IS_INPUT = 10
-
-
 @rule(
     "TopK",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
@@ -100,10 +97,7 @@ def top_k(view: NodeView) -> list[TensorExpr]:
     """The k extreme elements of each line and their positions, in order."""
     shape = view.shape(0)
     axis = one_axis(view, len(shape), -1)
-    if view.opset >= TOPK_COUNT_IS_INPUT:
-        count = view.ints(1).reshape(-1)[0]
-    else:
-        count = ONE * int(view.attr("k", 0))
+    count = (view.sizes(1, "k") or [ZERO])[0]
     out = tuple(count if d == axis else e for d, e in enumerate(shape))
     read = whole_lines(shape, [axis])
     # which elements are extreme does not depend on their order, their positions do

@@ -28,8 +28,6 @@ WHOLE_FACTORS = frozenset(
         ("half_pixel", "round_prefer_ceil"),
     }
 )
-UPSAMPLE_SCALES_ARE_INPUT = 9
-RESIZE_HAS_COORDINATES = 11  # before, scales only, and places are rounded down
 
 
 @rule(
@@ -39,10 +37,7 @@ RESIZE_HAS_COORDINATES = 11  # before, scales only, and places are rounded down
 )
 def upsample(view: NodeView) -> list[TensorExpr]:
     """Scales as input or, in older operator sets, as attribute; places are rounded down."""
-    if view.opset >= UPSAMPLE_SCALES_ARE_INPUT:
-        scales = _constant_scales(view, 1)
-    else:
-        scales = [float(s) for s in view.attr("scales") or []]
+    scales = _constant_scales(view, 1) if view.has(1) else view.attr("scales") or []
     lines = _all_scaled(view, scales)
     return [_resampled(view.shape(0), lines, view.attr("mode", "nearest") == "nearest")]
 
@@ -55,7 +50,7 @@ def upsample(view: NodeView) -> list[TensorExpr]:
 def resize(view: NodeView) -> list[TensorExpr]:
     """Scales or sizes as constant inputs, for all dimensions or for those in `axes`."""
     nearest = view.attr("mode", "nearest") == "nearest"
-    if view.opset < RESIZE_HAS_COORDINATES:
+    if view.n_inputs == 2:  # of operator set 10: scales, and places are rounded down
         lines = _all_scaled(view, _constant_scales(view, 1))
         return [_resampled(view.shape(0), lines, nearest)]
     coordinates = view.attr("coordinate_transformation_mode", "half_pixel")

@@ -6,12 +6,11 @@ DFT   y[a, k, b, :] reads x[a, :, b, :]           STFT  y[a, frame, k, :] reads 
 from pitc.ir.expr import Read, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import Poly, dim_index, poly
+from pitc.ir.since import Since
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import bare, dimension, positional
 from pitc.passes.rules.record import Items, Operator, always
 from pitc.passes.rules.registry import rule
-
-DFT_AXIS_IS_INPUT = 20
 
 
 @rule(
@@ -22,10 +21,8 @@ DFT_AXIS_IS_INPUT = 20
 def dft(view: NodeView) -> list[TensorExpr]:
     """Fourier transform along one axis; the last dimension holds real and imaginary parts."""
     shape = view.shape(0)
-    if view.opset >= DFT_AXIS_IS_INPUT:
-        given = (view.int_list(2) or [-2])[0] if view.has(2) else -2
-    else:
-        given = int(view.attr("axis", 1))
+    of_input = view.opset >= Since.DFT_OF_INPUT
+    given = (view.int_list(2) or [-2])[0] if of_input else int(view.attr("axis", 1))
     axis, last = dimension(given, len(shape)), len(shape) - 1
     if axis == last:
         raise NoRule("a transform along the parts of the numbers")

@@ -18,6 +18,7 @@ from pitc.errors import ModelError, origin_of
 from pitc.importer.external_data import check_external, contained, external_files
 from pitc.importer.proto import (
     PROTO_BYTES,
+    STANDARD,
     check_data,
     densify,
     for_checker,
@@ -32,7 +33,6 @@ from pitc.importer.proto import (
 )
 from pitc.ir.digest import file_sha256, of_files, sha256
 from pitc.ir.inference import infer, symbol_text
-from pitc.ir.nodes import STANDARD
 
 MANIFEST = "manifest.json"  # in an artifact
 _NODE = re.compile(r"Name: (.*?) OpType|node name: ([^\s)]+)|\(node[: ]+'?([^\s')]+)", re.DOTALL)

@@ -11,8 +11,7 @@ import onnx_ir as ir
 
 from pitc.errors import ModelError
 from pitc.importer.load import content_of, parsed
-from pitc.importer.proto import nodes, tensors
-from pitc.ir.nodes import STANDARD
+from pitc.importer.proto import STANDARD, nodes, tensors
 
 _KINDS = {kind.value: kind for kind in ir.DataType}
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from pitc.errors import ModelError
-from pitc.ir.nodes import OVERRIDABLE_SINCE, STANDARD
+from pitc.ir.nodes import OVERRIDABLE_SINCE
 
 #: A dense tensor above this cannot be part of a model file.
 PROTO_BYTES = (1 << 31) - 1
@@ -19,6 +19,8 @@ MOST_OPSET = (1 << 31) - 1
 UNCHECKED = "pitc.unchecked"
 #: ONNX Runtime has these in the standard set, at every version.
 RUNTIME_STANDARD = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
+
+STANDARD = ("", "ai.onnx")  # names of the standard domain; behind the importer it has the first
 
 # --- walks ---------------------------------------------------------------------------------------
 

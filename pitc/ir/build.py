@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from pitc.ir.nodes import Array, bodies, is_if, opset_of
+from pitc.ir.since import Since
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ def names_of(graph: ir.Graph, branches: bool = True) -> Names:
 def takes_list(op_type: str, opset: int) -> bool:
     """True for an operator whose list of numbers is an input, no attribute as in older sets."""
     late = op_type.startswith("Reduce") and op_type != "ReduceSum"
-    return opset >= (18 if late else 13)
+    return opset >= (Since.REDUCED_LISTS if late else Since.LISTS)
 
 
 def take_over(old: ir.Value, new: ir.Value) -> None:
@@ -176,6 +177,21 @@ class NodeMaker:
             return [self.constant(np.asarray(numbers, np.int64))], {}
         return [], {name: list(numbers)}
 
+    def apply(
+        self, op_type: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> ir.Value:
+        """A node with one output, called by what it does."""
+        return self.add(op_type, inputs, attributes, [self.unique(op_type.lower())])[0]
+
+    def along(self, op_type: str, x: ir.Value, axes: Sequence[int], **attributes: Any) -> ir.Value:
+        """An operator that takes a list of axes."""
+        inputs, named = self.listed(op_type, axes)
+        return self.apply(op_type, [x, *inputs], named | attributes)
+
+    def unsqueeze(self, x: ir.Value, *axes: int) -> ir.Value:
+        """Insert dimensions of extent 1."""
+        return self.along("Unsqueeze", x, axes) if axes else x
+
 
 def _is_in_a_graph(value: ir.Value) -> bool:
     """False for a constant, or the result of a node, that was removed."""
@@ -212,13 +228,18 @@ class NodeBuilder(NodeMaker):
         inputs: Sequence[ir.Value | None],
         *,
         domain: str = "",
-        stem: str | None = None,
         **attributes: Any,
     ) -> ir.Value:
         """An ordinary node with one output; equal pure nodes are made once."""
         key = (domain, op_type, *inputs, repr(sorted(attributes.items())))
-        stems = [stem or op_type.lower()]
+        stems = [op_type.lower()]
         return self.once(key, lambda: self.node(domain, op_type, inputs, attributes, stems)[0])
+
+    def apply(
+        self, op_type: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> ir.Value:
+        """An ordinary node with one output; equal pure nodes are made once."""
+        return self.op(op_type, inputs, **attributes)
 
     def node(
         self,
@@ -233,10 +254,3 @@ class NodeBuilder(NodeMaker):
         outputs = [stem and self.unique(stem) for stem in stems]
         name = name or self.unique(f"{stems[0]}.node")
         return self.add(op_type, inputs, attributes, outputs, name, domain)
-
-    def unsqueeze(self, x: ir.Value, *axes: int) -> ir.Value:
-        """Insert dimensions of extent 1."""
-        if not axes:
-            return x
-        inputs, attributes = self.listed("Unsqueeze", axes)
-        return self.op("Unsqueeze", [x, *inputs], **attributes)

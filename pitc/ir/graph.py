@@ -5,7 +5,7 @@ analysis.
 """
 
 import copy
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -14,7 +14,7 @@ from pitc.ir import target as targets
 from pitc.ir.branch import GROUP, groups, path_of, within
 from pitc.ir.expr import Shape
 from pitc.ir.index import UNDECLARED, ZERO, Poly, dim_index, poly, sym
-from pitc.ir.inference import COUNTED_OTHERWISE, Dim, Inferred, infer, symbol_text
+from pitc.ir.inference import Dim, Inferred, infer, numpy_type, symbol_text
 from pitc.ir.lists import Lists
 from pitc.ir.nodes import (
     Array,
@@ -25,6 +25,7 @@ from pitc.ir.nodes import (
     output_names,
     poly_array,
 )
+from pitc.ir.quirks import COUNTED_OTHERWISE
 from pitc.ir.value import Value, Values
 from pitc.ir.view import NodeView, NoRule
 
@@ -156,11 +157,8 @@ class Graph:
         for name, tensor in self._tensors.items():
             value = self.values[name]
             value.shape = tuple(poly(int(d)) for d in tensor.shape)  # type: ignore[arg-type]
-            try:
-                value.dtype = np.dtype(tensor.dtype.numpy())
-            except (TypeError, ValueError):
-                continue
-            if value.dtype.kind in "iu" and tensor.size <= SMALL:
+            value.dtype = numpy_type(tensor.dtype)
+            if value.dtype is not None and value.dtype.kind in "iu" and tensor.size <= SMALL:
                 value.ints = poly_array(self._load(name))
 
     def _computed_names(self) -> Iterator[str]:
@@ -393,12 +391,17 @@ class Graph:
 
     def names_of(self, via: int) -> list[str]:
         """The values of a provenance bit set, in graph order."""
-        found = []
-        while via:
-            lowest = via & -via
-            found.append(self.noted[lowest.bit_length() - 1])
-            via ^= lowest
-        return found
+        return chosen(self.noted, via)
+
+
+def chosen(names: Sequence[str], bits: int) -> list[str]:
+    """The names whose bits are set."""
+    found = []
+    while bits:
+        lowest = bits & -bits
+        found.append(names[lowest.bit_length() - 1])
+        bits ^= lowest
+    return found
 
 
 def _exceptions(x: Array) -> set[str]:

@@ -30,6 +30,7 @@ __all__ = [
     "UNDECLARED",
     "ZERO",
     "Atom",
+    "Coords",
     "Digit",
     "Maps",
     "Poly",
@@ -48,6 +49,8 @@ __all__ = [
     "total_of",
     "within",
 ]
+Coords = tuple[Digit, ...]
+"""Places of a domain's coordinates among the digits of a value's index."""
 
 
 def _split(p: Poly, unit: Poly) -> tuple[Poly, Poly] | None:

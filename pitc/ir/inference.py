@@ -6,7 +6,6 @@ number of a trip and a condition.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,41 +13,12 @@ import onnx
 import onnx_ir as ir
 
 from pitc.ir.nodes import FIXED
+from pitc.ir.schemas import places_of_types
 
 Dim = int | str | None
 _PLAIN = re.compile(r"(?!pitc|d\d+$)[A-Za-z_]\w*", re.ASCII)
 UNKNOWN_SHAPE = "pitc.unknown_shape"
 SMALL_BYTES = 8192  # initializers up to this size take part: shapes, axes, index vectors
-
-# Of how many places their results have ONNX Runtime says something else in some forms: windows that
-# are rounded up, padded by less than nothing or dilated, aspect ratios, quotients of floats, keys
-# behind past ones of which inference does not know how many there are.
-COUNTED_OTHERWISE = frozenset(
-    {
-        *("Attention", "AveragePool", "Conv", "ConvInteger", "ConvTranspose", "LpPool"),
-        *("MaxPool", "QLinearConv", "Range", "Resize", "Upsample"),
-    }
-)
-
-# Operators that only ONNX Runtime knows: for each output the input whose element type it has.
-# Shapes are the rules' business.
-TYPED_LIKE: Mapping[str, tuple[int | None, ...]] = {
-    **dict.fromkeys(("Attention", "BiasGelu", "FastGelu", "FusedConv", "FusedGemm"), (0,)),
-    **dict.fromkeys(("FusedMatMul", "Gelu", "LayerNormalization", "MatMulNBits", "MoE"), (0,)),
-    **dict.fromkeys(("MultiHeadAttention", "QMoE", "QuickGelu", "RotaryEmbedding"), (0,)),
-    **dict.fromkeys(("SimplifiedLayerNormalization", "TransposeMatMul"), (0,)),
-    **dict.fromkeys(("QLinearAdd", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"), (0,)),
-    "DequantizeLinear": (1,),
-    "DynamicQuantizeMatMul": (0,),
-    "EmbedLayerNormalization": (2, 0, 2),
-    "MatMulIntegerToFloat": (2,),
-    "QGemm": (8,),
-    "QLinearSoftmax": (0,),
-    "QLinearWhere": (1,),
-    "QuantizeLinear": (2,),
-    "SkipLayerNormalization": (0, None, None, 0),
-    "SkipSimplifiedLayerNormalization": (0, None, None, 0),
-}
 
 
 def symbol_text(name: str) -> str:
@@ -56,6 +26,14 @@ def symbol_text(name: str) -> str:
     formula, a dimension's index or a name that pitc makes.
     """
     return name if _PLAIN.fullmatch(name) else "'" + name.replace("'", "''") + "'"
+
+
+def numpy_type(dtype: ir.DataType | None) -> np.dtype | None:
+    """A type as numpy knows it; None for types that it has no name for."""
+    try:
+        return None if dtype is None else np.dtype(dtype.numpy())
+    except (TypeError, ValueError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +51,8 @@ class Inferred:
 
     @property
     def numpy_dtype(self) -> np.dtype | None:
-        """The element type as numpy knows it; None for types that it has no name for."""
-        try:
-            return np.dtype(self.dtype.numpy())
-        except (TypeError, ValueError):
-            return None
+        """The element type as numpy knows it."""
+        return numpy_type(self.dtype)
 
 
 def slim_proto(model: ir.Model) -> onnx.ModelProto:
@@ -179,10 +154,12 @@ def _forget_shape(declared: onnx.TypeProto) -> None:
 
 
 def _stand_in(proto: onnx.ModelProto) -> None:
-    """Operators of ONNX Runtime become Reshapes to unknown shapes, which have the same types; so
-    does a Squeeze of no axes, by which ONNX Runtime means all of one place.
+    """Operators of ONNX Runtime become Reshapes to unknown shapes, which have the same types, as
+    its own schemas say; so does a Squeeze of no axes, by which it means all of one place. Shapes
+    are the rules' business.
     """
-    standard = {i.domain: i.version for i in proto.opset_import}.get("", 1)
+    versions = {i.domain: i.version for i in proto.opset_import}
+    standard = versions.get("", 1)
     empty = {t.name for t in proto.graph.initializer if 0 in t.dims}
 
     def squeezes_all(node: onnx.NodeProto) -> bool:
@@ -190,10 +167,10 @@ def _stand_in(proto: onnx.ModelProto) -> None:
         return node.op_type == "Squeeze" and bool(none or empty.intersection(node.input[1:]))
 
     def places(node: onnx.NodeProto) -> tuple[int | None, ...]:
-        known = node.domain in ("", "ai.onnx") and onnx.defs.has(node.op_type, standard)
+        known = not node.domain and onnx.defs.has(node.op_type, standard)
         if known:
             return (0,) if squeezes_all(node) else ()
-        return TYPED_LIKE.get(node.op_type, ())
+        return places_of_types(node.domain, node.op_type, versions.get(node.domain, 1))
 
     nodes = list(proto.graph.node)
     if not any(map(places, nodes)):

@@ -13,7 +13,6 @@ from pitc.ir.plans.ops import Plan, parse
 
 Array = npt.NDArray[Any]
 
-STANDARD = ("", "ai.onnx")  # names of the standard domain
 #: A loop's body first takes the number of the trip and a condition; it gives a condition first.
 FIXED = 2
 PACKED, PLAN = "pitc", "pitc.plan"
@@ -61,8 +60,7 @@ def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
 
 def opset_of(graph: ir.Graph | ir.Model) -> int:
     """The version of the standard operators; 1 for a graph that imports none."""
-    imports = graph.opset_imports
-    return imports.get("", imports.get("ai.onnx", 1))
+    return graph.opset_imports.get("", 1)
 
 
 def is_plain_product(node: ir.Node) -> bool:
@@ -111,7 +109,7 @@ def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
 
 def is_if(node: ir.Node) -> bool:
     """True for an If node."""
-    return node.op_type == "If" and node.domain in STANDARD
+    return node.op_type == "If" and not node.domain
 
 
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 
-ZERO_SIZES = 14  # first operator set whose Reshape takes a size of 0 as one (`allowzero`)
-
 
 def input_dimension(graph: Graph, symbol: str) -> tuple[str, int] | None:
     """A graph input that has a dimension of that size."""

@@ -32,7 +32,7 @@ class NodeView:
         self.graph = graph
         self.node = node
         self.op = node.op_type
-        self.domain = "" if node.domain == "ai.onnx" else node.domain
+        self.domain = node.domain
 
     @property
     def title(self) -> str:
@@ -42,11 +42,7 @@ class NodeView:
     @property
     def opset(self) -> int:
         """Version of the node's operator set that the model imports."""
-        if self.node.version is not None:
-            return self.node.version
-        if self.domain == "":
-            return self.graph.opset
-        return self.graph.model.opset_imports.get(self.domain, 1)
+        return self.node.version or self.graph.model.opset_imports.get(self.domain, 1)
 
     @property
     def n_inputs(self) -> int:
@@ -139,8 +135,8 @@ class NodeView:
             raise NoRule(f"input {i} ({self.name(i)}) has {known.size} elements")
         return poly(known.item())
 
-    def int_list(self, i: int | None, attr: str | None = None) -> list[int] | None:
-        """Constant integers given as input i or, in older operator sets, as an attribute.
+    def sizes(self, i: int | None, attr: str | None = None) -> list[Poly] | None:
+        """Integers given as input i or, in older operator sets, as an attribute.
 
         Args:
             i: Input place, or None when there is no such input.
@@ -150,17 +146,24 @@ class NodeView:
             The integers; None when neither is given.
 
         Raises:
-            NoRule: The input is given but not constant.
+            NoRule: The input is given, and its values are not known.
         """
         if i is not None and self.has(i):
-            found = [p.as_int() for p in self.ints(i).reshape(-1)]
-            if any(n is None for n in found):
-                raise NoRule(f"the values of input {i} ({self.name(i)}) depend on sizes")
-            return [n for n in found if n is not None]
+            return list(self.ints(i).reshape(-1))
         value = self.attr(attr) if attr else None
-        if value is None:
-            return None
-        return [int(n) for n in value] if isinstance(value, (list, tuple)) else [int(value)]
+        return None if value is None else [poly(int(n)) for n in np.atleast_1d(value)]
+
+    def int_list(self, i: int | None, attr: str | None = None) -> list[int] | None:
+        """The same where they are constant.
+
+        Raises:
+            NoRule: One of them is not.
+        """
+        found = self.sizes(i, attr)
+        numbers = [n for p in found or () if (n := p.as_int()) is not None]
+        if found is not None and len(numbers) < len(found):
+            raise NoRule(f"the values of input {i} ({self.name(i or 0)}) depend on sizes")
+        return None if found is None else numbers
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute as int, float, str, list, numpy array or graph; the default when not set.

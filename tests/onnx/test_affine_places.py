@@ -1,4 +1,4 @@
-"""Integers as functions of positions (passes/facts/affine.py): exactly, and in every small run."""
+"""Integers as functions of positions (passes/exprs/affine.py): exactly, and in every small run."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from pitc.ir.index import ZERO, dim_index, sym
 from pitc.ir.region import describe
 from pitc.passes.audit.points import sizes_of
 from pitc.passes.audit.symbols import wrong_symbols
-from pitc.passes.facts.affine import _before_moves, _widens
+from pitc.passes.exprs.affine import _before_moves, _widens
 from tests.exhaustive_integers import wrong_fills
 from tests.guard_worlds import graph_of
 from tests.place_worlds import model_of, runs_of

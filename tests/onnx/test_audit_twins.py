@@ -18,7 +18,8 @@ from models.graph import GraphBuilder
 from pitc.ir import index
 from pitc.ir.index import Poly
 from pitc.ir.region import EVERYWHERE
-from pitc.passes.facts import affine, dead, derive, fill, softmax, total, zero_signs
+from pitc.passes.exprs import affine, derive
+from pitc.passes.facts import dead, fill, softmax, total, zero_signs
 from pitc.passes.rules import sources, values
 from tests.branch_models import branch
 from tests.fact_check import analysed, built, probed

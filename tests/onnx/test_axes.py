@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit
 from pitc.ir.refusal import Code
-from pitc.passes.facts.derive import derive
-from pitc.passes.regions.axes import Stop, across, neighbours
+from pitc.passes.exprs.axes import Stop, across, neighbours
+from pitc.passes.exprs.derive import derive
 
 SIZES = {"b": 2, "s": 3, "t": 5}
 HEADER = '<ir_version: 10, opset_import: ["": 21]>\n'

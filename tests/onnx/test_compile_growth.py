@@ -12,7 +12,7 @@ from models.routed import RoutedConfig, routed
 from models.tall import TALL
 from pitc.importer import load_model
 from pitc.ir import region
-from pitc.passes.control.unroll import MAX_NODES, MAX_TRIPS, number_of_nodes
+from pitc.passes.expand.unroll import MAX_NODES, MAX_TRIPS, number_of_nodes
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import LowerOptions, analyse, run_passes
 from tests.branch_models import loop

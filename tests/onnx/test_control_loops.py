@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from models.graph import GraphBuilder
 from pitc.ir import target as targets
 from pitc.ir.graph import Graph
-from pitc.passes.facts import derive
+from pitc.passes.exprs import derive
 from tests.branch_models import (
     BSD,
     Body,

@@ -1,4 +1,4 @@
-"""Shapes of a graph's values, and why there is no expression (passes/facts/derive.py)."""
+"""Shapes of a graph's values, and why there is no expression (passes/exprs/derive.py)."""
 
 import numpy as np
 import onnx
@@ -10,7 +10,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE
 from pitc.passes.audit.points import sizes_of
 from pitc.passes.control.branches import open_branches
-from pitc.passes.facts.derive import derive
+from pitc.passes.exprs.derive import derive
 from tests.place_worlds import model_of, runs_of
 from tests.random_nodes import session_of
 from tests.record_twin import twin

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pitc.ir.expr import Read
-from pitc.ir.index import ONE, ZERO, Digit, Poly, dim_index, poly, sym
-from pitc.passes.regions.domain import Coords, Domain
+from pitc.ir.index import ONE, ZERO, Coords, Digit, Poly, dim_index, poly, sym
+from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.layout import (
     Factor,
     Layout,

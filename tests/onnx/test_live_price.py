@@ -16,7 +16,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, atom, dim_index, sym
 from pitc.ir.refusal import Code
 from pitc.ir.region import Region, Test
-from pitc.passes.facts.derive import derive
+from pitc.passes.exprs.derive import derive
 from pitc.passes.pipeline import Lowered
 from pitc.passes.regions.choose import choose_regions
 from tests.lower_support import check, lower, plans

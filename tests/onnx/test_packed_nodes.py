@@ -14,13 +14,13 @@ from onnx import helper, numpy_helper
 
 from pitc.ir import target as targets
 from pitc.ir.constant import FillFact
-from pitc.ir.index import ONE, Digit, dim_index
+from pitc.ir.index import ONE, Coords, Digit, dim_index
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test
+from pitc.passes.exprs.coordinates import Paths
 from pitc.passes.pipeline import Lowered, LowerOptions, analyse, run_passes
 from pitc.passes.regions.candidates import Tried
-from pitc.passes.regions.coordinates import Paths
-from pitc.passes.regions.domain import Coords, Domain
+from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import Form, FormContext, PackCandidate
 from pitc.passes.regions.forms import form_of
 from tests.plan_reference import run_lowered

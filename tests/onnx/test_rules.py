@@ -17,7 +17,7 @@ from pitc.ir.expr import Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import dim_index, poly
 from pitc.ir.region import Region, position
-from pitc.passes.facts.derive import derive
+from pitc.passes.exprs.derive import derive
 from pitc.passes.rules import OPERATORS
 from tests.record_twin import twin
 from tests.rule_proof import Const, Proof, Sample, analysed

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pitc.ir.graph import Graph
-from pitc.passes.facts.derive import derive
+from pitc.passes.exprs.derive import derive
 from tests.fact_check import proven as facts_proven
 from tests.rule_proof import Const, Proof, Sample, analysed
 

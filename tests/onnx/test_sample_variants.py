@@ -13,7 +13,8 @@ import onnx_ir as ir
 import pytest
 
 from pitc.ir.schemas import schema_of
-from pitc.passes.normalise import normalise, plain_flags
+from pitc.passes.normalise import normalise
+from pitc.passes.quirks.rewrites import plain_flags
 from pitc.passes.rules.registry import MICROSOFT
 from tests.random_nodes import session_of
 from tests.rule_proof import Array, Const, Proof, Sample, array_of, node_model, same

@@ -11,7 +11,7 @@ import pytest
 
 from pitc.ir import target as targets
 from pitc.ir.graph import Graph, NodeView
-from pitc.passes.facts.derive import derive
+from pitc.passes.exprs.derive import derive
 from pitc.passes.facts.signs import Known, sign_of
 from pitc.passes.pipeline import LowerOptions, analyse, run_passes
 from pitc.passes.rules.record import operator_of

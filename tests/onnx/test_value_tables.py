@@ -1,4 +1,4 @@
-"""Small tables of integers as symbols (passes/facts/values.py): exactly, and in every small run."""
+"""Small tables of integers as symbols (passes/exprs/values.py): exactly, and in every small run."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from pitc.ir.graph import NodeView
 from pitc.ir.index import ONE, poly
 from pitc.passes.audit.points import sizes_of
 from pitc.passes.audit.symbols import wrong_symbols
-from pitc.passes.facts.values import SMALL_VALUE, small_value
+from pitc.passes.exprs.values import SMALL_VALUE, small_value
 from tests.guard_worlds import graph_of
 from tests.place_worlds import model_of, runs_of
 from tests.record_twin import twin

@@ -15,7 +15,7 @@ import pitc
 from pitc.ir.graph import Graph
 from pitc.ir.index import poly
 from pitc.ir.nodes import is_pit_node
-from pitc.passes.lower.early_quantise import PASSED, quantise_early
+from pitc.passes.quirks.early_quantise import PASSED, quantise_early
 from pitc.runtime.library import make_session
 from pitc.session import quiet_options
 

@@ -13,9 +13,9 @@ from models.routed import RoutedConfig, routed
 from pitc.ir.graph import Graph
 from pitc.ir.refusal import Code
 from pitc.passes.audit.packing import wrong_regions
+from pitc.passes.exprs.coordinates import Paths, follow
 from pitc.passes.regions.choose import Regions, choose_regions
 from pitc.passes.regions.contexts import contexts_of, strata_of
-from pitc.passes.regions.coordinates import Paths, follow
 from tests.fact_check import analysed
 from tests.lower_support import check, lower, plans
 from tests.random_check import lowering_everything

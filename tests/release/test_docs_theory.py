@@ -29,8 +29,8 @@ from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.target import CPU
+from pitc.passes.exprs.derive import derive
 from pitc.passes.facts import fill
-from pitc.passes.facts.derive import derive
 from pitc.passes.regions import domain
 from pitc.passes.regions.live_tests import SIZE_CLASSES
 from pitc.passes.rules.constants import evaluate_constants

@@ -1,4 +1,4 @@
-"""Which constants are affine functions of their index (passes/facts/affine.py)."""
+"""Which constants are affine functions of their index (passes/exprs/affine.py)."""
 
 from itertools import product
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pitc.ir.nodes import Array
-from pitc.passes.facts.affine import affine_of_array
+from pitc.passes.exprs.affine import affine_of_array
 
 NUMBERS = (-(2**63), 0, 1, 2, 2**62, -(2**62), -1, 2**63 - 1)
 SHAPES = ((1,), (2,), (3,), (1, 2), (2, 2), (2, 1, 2))

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pitc.ir.index import ONE, Digit, atom, dim_index, poly, sym
+from pitc.ir.index import ONE, Coords, Digit, atom, dim_index, poly, sym
 from pitc.ir.region import SOME, Region, Test, position
 from pitc.passes.regions import domain as domains
-from pitc.passes.regions.domain import Coords, Domain, covering, named_coords
+from pitc.passes.regions.domain import Domain, covering, named_coords
 from pitc.passes.regions.layout import Layout
 from pitc.passes.regions.layout import layout_of as find_layout
 

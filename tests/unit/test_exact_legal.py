@@ -8,12 +8,12 @@ import onnx.parser
 import pytest
 
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, Digit, dim_index, poly, sym
+from pitc.ir.index import ONE, Coords, Digit, dim_index, poly, sym
 from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code
 from pitc.ir.region import Region, Test
 from pitc.passes.regions.demand import demand
-from pitc.passes.regions.domain import Coords, Domain
+from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import (
     BiasOperand,
     BiasTerm,

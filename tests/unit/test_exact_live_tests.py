@@ -7,8 +7,9 @@ import pytest
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, ZERO, Digit, Poly, atom, dim_index, poly, sym
 from pitc.ir.region import SOME, Test, position
+from pitc.ir.since import Since
 from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.live_tests import LOOKS_UP, OLDEST, can_compute
+from pitc.passes.regions.live_tests import can_compute
 
 b, s, z = sym("b"), sym("s"), sym("z")
 B, S = dim_index(0, b), dim_index(1, s)
@@ -63,10 +64,15 @@ def test_live_points_are_computed_from_sizes_of_inputs(
 
 
 @pytest.mark.parametrize(
-    ("test", "oldest"), [(nz("m", B, S), OLDEST), (LENGTH, LOOKS_UP), (position(S - 1), LOOKS_UP)]
+    ("test", "oldest"),
+    [
+        (nz("m", B, S), Since.LIVE_TESTS),
+        (LENGTH, Since.LOOK_UPS),
+        (position(S - 1), Since.LOOK_UPS),
+    ],
 )
 def test_operators_that_live_points_need(test: Test, oldest: int) -> None:
-    assert (OLDEST, LOOKS_UP) == (9, 11)
+    assert (Since.LIVE_TESTS, Since.LOOK_UPS) == (9, 11)
     domain = Domain((b, s), frozenset([test]))
     assert [can_compute(graph_of(n), domain) for n in range(7, 14)] == [
         n >= oldest for n in range(7, 14)

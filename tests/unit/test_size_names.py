@@ -8,7 +8,7 @@ from pitc.importer import load_model
 from pitc.ir.graph import Graph
 from pitc.ir.index import poly, sym
 from pitc.ir.inference import symbol_text
-from pitc.passes.facts.derive import derive
+from pitc.passes.exprs.derive import derive
 from tests.probes.build import D, Net, Probe, normal
 from tests.probes.check import lower
 from tests.probes.scopes import gate

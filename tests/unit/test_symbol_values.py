@@ -1,4 +1,4 @@
-"""Small tables of sizes as symbols (passes/facts/values.py): what exporters compute shapes with.
+"""Small tables of sizes as symbols (passes/exprs/values.py): what exporters compute shapes with.
 
 The audit compares every symbolic value with ONNX Runtime's, for several sizes.
 """

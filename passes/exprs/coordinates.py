@@ -6,27 +6,20 @@ the next one, through every index map. So coordinates start at the values whose 
 and travel along the tensor expressions in both directions.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
-from pitc.ir.index import Digit
-from pitc.passes.regions.axes import Stop, across, neighbours
-from pitc.passes.regions.domain import Coords, Domain, named_coords
+from pitc.ir.index import Coords, Digit
+from pitc.passes.exprs.axes import Stop, across, neighbours
 
 MAX_PER_VALUE = 4  # scores carry queries and keys; more than a few are of no use
 
 Found = dict[str, list[Coords]]
 #: By node, operand or output, and digit of it: what goes with that (`across`), nothing past a stop.
 Steps = dict[tuple[ir.Node, str, Digit], dict[str, list[Digit]]]
-
-
-def named_starts(graph: Graph, domain: Domain, names: Collection[str]) -> Found:
-    """Those of some values whose dead facts name all coordinates of a domain, and which."""
-    order = sorted(names, key=lambda name: graph[name].order)
-    return {name: list(dict.fromkeys(named_coords(domain, graph[name].dead))) for name in order}
 
 
 class Paths:

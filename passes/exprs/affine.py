@@ -9,7 +9,7 @@ from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Array, Graph, NodeView, NoRule
 from pitc.ir.index import ONE, Poly, dim_index, fits, poly, substitute
 from pitc.ir.region import Region, Test, position, region
-from pitc.passes.facts.values import small_value
+from pitc.passes.exprs.values import small_value
 from pitc.passes.rules.affine import Order
 from pitc.passes.rules.record import operator_of
 

@@ -9,7 +9,7 @@ from pitc.ir.index import ONE, UNDECLARED, Poly, nonneg
 from pitc.ir.nodes import FIXED, captures, input_names, output_names
 from pitc.passes.control.bodies import body_model, first_shapes, is_loop
 from pitc.passes.control.branches import open_branches
-from pitc.passes.facts.affine import learn, learn_constants
+from pitc.passes.exprs.affine import learn, learn_constants
 from pitc.passes.rules import expr_of
 
 

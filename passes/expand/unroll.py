@@ -11,10 +11,10 @@ import onnx_ir as ir
 from pitc.ir.branch import BRANCH
 from pitc.ir.build import NodeMaker
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import FIXED, STANDARD, attribute, bodies, constant_of
+from pitc.ir.nodes import FIXED, attribute, bodies, constant_of
 from pitc.passes.control.bodies import first_shapes
 from pitc.passes.control.graft import detach, graft, substitute
-from pitc.passes.facts.derive import derive
+from pitc.passes.exprs.derive import derive
 
 MAX_TRIPS = 8
 MAX_NODES = 1000  # of one unrolled loop, with the loops in it
@@ -140,7 +140,7 @@ PLANS: dict[str, Callable[[Graph, ir.Node], _Plan | None]] = {"Loop": _loop, "Sc
 
 
 def _is_loop(node: ir.Node) -> bool:
-    return node.op_type in PLANS and node.domain in STANDARD
+    return node.op_type in PLANS and not node.domain
 
 
 def _lines(node: ir.Node, kind: str, count: int) -> list[_Line]:
@@ -217,15 +217,6 @@ class _Writer(NodeMaker):
         """A constant of its own."""
         return self.named(self.unique(stem), array)
 
-    def op(self, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
-        """A node with one output."""
-        return self.add(op_type, inputs, attributes, [self.unique(op_type.lower())])[0]
-
-    def unsqueeze(self, x: ir.Value, axis: int) -> ir.Value:
-        """Insert a dimension."""
-        axes, attributes = self.listed("Unsqueeze", [axis])
-        return self.op("Unsqueeze", x, *axes, **attributes)
-
 
 def _unroll(model: ir.Model, node: ir.Node, plan: _Plan) -> None:
     write = _Writer(model, node)
@@ -240,7 +231,7 @@ def _unroll(model: ir.Model, node: ir.Node, plan: _Plan) -> None:
         for x, line in zip(given[plan.states :], plan.read, strict=True):
             at = plan.trips - 1 - trip if line.backwards else trip
             place = write.number("place", np.array(at, np.int64))
-            operands.append(write.op("Gather", x, place, axis=line.axis))
+            operands.append(write.apply("Gather", [x, place], {"axis": line.axis}))
         body = node.attributes["body"].as_graph().clone(allow_outer_scope_values=True)
         moved, results = graft(model, node, body, operands, write.names)
         write.mark(moved)
@@ -253,7 +244,7 @@ def _unroll(model: ir.Model, node: ir.Node, plan: _Plan) -> None:
         if found:
             parts = [write.unsqueeze(x, line.axis) for x in found]
             parts = parts[::-1] if line.backwards else parts
-            results.append(write.op("Concat", *parts, axis=line.axis))
+            results.append(write.apply("Concat", parts, {"axis": line.axis}))
     outputs = list(node.outputs[: len(results)])
     substitute(model, node, outputs, results[: len(outputs)])
     detach(node.attributes["body"].as_graph())

@@ -1,0 +1,3 @@
+"""What the expressions of a graph say: of every value its shape and integers, and which axes are
+permuted together.
+"""
