@@ -132,7 +132,7 @@ def pairs(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
                     holds.append(x_of_q * q[:, None] + y_of_k * k[None, :] + z >= 0)
                     continue
                 extents = row.shape[-2:] if kind == "pairs" else row.shape[-1:]
-                live = row.reshape(-1, *extents)[s] != 0
+                live = row.reshape(len(q_offsets) - 1, *extents)[s] != 0
                 place = {"pairs": np.ix_(q, k), "keys": (None, k), "queries": (q, None)}[kind]
                 holds.append(np.broadcast_to(~live[place], (len(q), len(k))))
         hidden = np.zeros((len(q), len(k)), bool)

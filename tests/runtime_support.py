@@ -105,7 +105,8 @@ def kernel_plan(op: str, kernel: str, **fields: int | float | str) -> Plan:
     words = {"pack_b4": "int32", "unpack_b4": "int32", "pack_b1": "int8", "unpack_b1": "int8"}
     fields = {"dtype": words.get(kernel, "float32"), **fields}
     role = "attention" if op == "attention" else "move"
-    named = {"kernels": f"{role}:{kernel}", "library": "kernels.so"}
+    kernels = f"{role}:{kernel}" + (f",pairs:{kernel}_pairs" if fields.get("pairs") else "")
+    named = {"kernels": kernels, "library": "kernels.so"}
     return Plan(op, tuple({**fields, **named}.items()))
 
 
@@ -134,6 +135,7 @@ def attention_plan(
     nan_to_zero: int = 0,
     no_keys_to_zero: int = 0,
     whole: int = 0,
+    pairs: int = 0,
     steps: Mapping[str, int | float] | None = None,
 ) -> Plan:
     """A plan of attention; `steps` are the fields of what it rounds to."""
@@ -151,6 +153,7 @@ def attention_plan(
         heads=heads,
         nan_to_zero=nan_to_zero,
         no_keys_to_zero=no_keys_to_zero,
+        pairs=pairs,
         scale=float(scale),
         whole=whole,
     )

@@ -128,8 +128,8 @@ def hidden_pairs(
         where = fact.region
         if not (is_zero(fact.constant) or fact.constant == ZN) or _follows(dead_keys, where):
             continue
-        hidden = sight.hidden(where)
-        if hidden is None or not tests_fit([*(h for _, h in found), hidden]):
+        hidden, known = sight.hidden(where), [h for _, h in found]
+        if hidden is None or hidden in known or not tests_fit([*known, hidden]):
             continue
         touched = sum((bytes_touched(graph, d) for _, d in hidden.points), ZERO)
         if not tests_cost_more(graph, touched, flops):

@@ -14,9 +14,11 @@ from tests.codegen_kernels import IS_EMULATED, LEVELS, Array, bits, guarded, lib
 
 WIDTHS = [(1, 1), (5, 7), (33, 20), (64, 64), (128, 256)]
 BIASED = [(33, 20), (64, 64)]
+LISTED = [((5, 7), 0), ((33, 20), 1), ((64, 64), 0)]
 REQUESTS = (
     *(KernelRequest.of("attention", d=d, dv=dv, bias=0) for d, dv in WIDTHS),
     *(KernelRequest.of("attention", d=d, dv=dv, bias=1) for d, dv in BIASED),
+    *(KernelRequest.of("attention", d=d, dv=dv, bias=b, pairs=1) for (d, dv), b in LISTED),
 )
 HEADS = 3
 CANARY = np.float32(7.25)
@@ -46,6 +48,7 @@ class Case:
         self.bias: Array | None = None
         self.positions: tuple[Array, ...] = (np.arange(len(self.q)), np.arange(len(self.k)))
         self.strides: tuple[int, int, int] = (0, 0, 0)
+        self.seen: Array | None = None  # which query sees which key
         self.score_steps: reference.Steps | None = None
         self.score_scale = 1.0
         self.weight_steps: reference.Steps | None = None
@@ -62,6 +65,8 @@ class Case:
             base, sq, sk = self.strides
             qpos, kpos = self.positions[0][rows], self.positions[1][cols]
             bias = self.bias[base + qpos[:, None] * sq + kpos * sk].astype(np.float64)
+        if self.seen is not None:
+            bias = np.where(self.seen, 0.0 if bias is None else bias, -np.inf)
         return reference.attention(
             *self.heads(),
             float(self.scale),
@@ -71,6 +76,16 @@ class Case:
             self.score_scale,
             self.weight_steps,
         )
+
+    def listed(self, begin: int, end: int) -> tuple[Array, Array]:
+        """The keys that some queries see, and which of these do; other entries around them."""
+        assert self.seen is not None and end - begin <= 32
+        seen = self.seen[begin:end]
+        keys = np.flatnonzero(seen.any(0))
+        numbers = np.arange(len(seen), dtype=np.uint64)[:, None]
+        bits = (seen[:, keys].astype(np.uint64) << numbers).sum(0).astype(np.uint32)
+        around = [np.pad(x, (3, 2)) for x in (keys + self.k0, bits.view(np.int32))]
+        return around[0].astype(np.int32), around[1].astype(np.int32)
 
     def run(self, kernels: KernelLibrary, cuts: tuple[int, ...] = ()) -> Array:
         """The rows of the sequence; everything else must be untouched."""
@@ -93,10 +108,16 @@ class Case:
         heads = (self.hq, self.hk, self.hv, self.ho)
         tail = self.strides if extra else ()
         bounds = [0, *cuts, self.queries]
+        symbol += "_pairs" if self.seen is not None else ""
         for a, b in itertools.pairwise(bounds):
-            place = (self.q0 + a, self.q0 + b, self.k0, self.k0 + self.keys)
+            first, last, lists = self.k0, self.k0 + self.keys, list[Array]()
+            if self.seen is not None:
+                found = self.listed(a, b)
+                first, last = 3, 3 + len(found[0]) - 5
+                lists = [guarded(x, at_end=end) for x in found]
+            place = (self.q0 + a, self.q0 + b, first, last)
             numbers = (scale, *steps, int(self.nan_to_zero), *heads, *place, *tail)
-            kernels.call(f"{symbol}_{self.level}", q, k, v, *extra, o, *numbers)
+            kernels.call(f"{symbol}_{self.level}", q, k, v, *extra, *lists, o, *numbers)
         got = o[self.q0 : self.q0 + self.queries, self.ho].copy()
         o[self.q0 : self.q0 + self.queries, self.ho] = CANARY
         assert (o == CANARY).all()
@@ -289,3 +310,29 @@ def test_large_scores(kernels: KernelLibrary, level: str) -> None:
     got, want = case.run(kernels), case.expected()
     # Scores up to 150 carry an error of about 1e-5, which is the relative error of a weight.
     assert np.abs(got - want).max() <= 1e-4
+
+
+@pytest.mark.parametrize(("widths", "biased"), LISTED, ids=str)
+def test_pairs_that_are_listed(
+    kernels: KernelLibrary, widths: tuple, biased: int, level: str
+) -> None:
+    """Each query sees keys of its tile's list by its bit: some, one, all, or none."""
+    rng = np.random.default_rng(7)
+    for queries, keys in ((1, 1), (3, 0), (7, 40), (16, 12), (17, 193), (32, 200), (31, 500)):
+        for share in (0.0, 0.05, 0.5, 1.0):
+            case = Case(widths, level, queries, keys)
+            case.seen = rng.random((queries, keys)) < share
+            if biased:
+                case.strides = (3, len(case.k), 1)
+                case.bias = normal(rng, 3 + len(case.q) * len(case.k))
+            for case.nan_to_zero in (False, True):
+                assert close(case.run(kernels), case.expected()), (queries, keys, share)
+
+
+def test_bits_of_a_query_do_not_depend_on_its_list(kernels: KernelLibrary, level: str) -> None:
+    """Keys that it does not see are -inf: exp of that is 0, and changes no bit of a block's sum."""
+    case = Case((64, 64), level, 32, 150)
+    case.seen = np.random.default_rng(5).random((32, 150)) < 0.2
+    whole = case.run(kernels)
+    for cuts in ((16,), (16, 24)):
+        assert np.array_equal(bits(case.run(kernels, cuts)), bits(whole))

@@ -56,6 +56,16 @@ DETECT_01 = Plan("detect", (*DETECT.fields, ("padding", "the%20mask")))
 GEMM = gemm_plan(3, 5, bias=1, gather=1, residual=1, scatter=1)
 ATTENTION = attention_plan(4, 4, 2, bias=1)
 CACHE = np.ones((2, 2, 3, 4), np.float32)
+PAIRS = Plan(
+    "pairs",
+    (
+        *(("rank", 2), ("positions", 1), ("keys", 1), ("queries", 1), ("pairs", 1)),
+        ("regions", (1, 6, 8)),
+    ),
+)
+CAUSAL = np.array([[-1, 1, -1]], np.int64)
+SEEN = np.ones((1, 2, 3), bool)
+TILES = np.array([[0, 2], [2, -1]], np.int32)
 
 # op -> (plan, input names, good inputs)
 GOOD: dict[str, tuple[Plan, list[str], list[Array]]] = {
@@ -86,7 +96,21 @@ GOOD: dict[str, tuple[Plan, list[str], list[Array]]] = {
         ["q", "k", "v", "q_offsets", "k_offsets", "k_coords", "live"],
         [HEADS, CACHE, CACHE, OFF, OFF, C, LIVE],
     ),
+    "attention pairs": (
+        attention_plan(4, 4, 2, pairs=1),
+        ["q", "k", "v", "q_offsets", "k_offsets", "keys", "seen_by", "tiles"],
+        [HEADS, HEADS, HEADS, OFF, OFF, *np.array([[0, 1], [3, 3]], np.int32), TILES],
+    ),
+    "pairs": (
+        PAIRS,
+        [
+            *("q_offsets", "k_offsets", "q_coords", "k_coords"),
+            *("position_tests", "key_flags", "query_flags", "pair_flags"),
+        ],
+        [OFF, OFF, C, C, CAUSAL, SEEN, SEEN, np.ones((1, 2, 3, 3), bool)],
+    ),
 }
+OUTPUTS = {"detect": ["rows", "coords", "offsets"], "pairs": ["keys", "seen_by", "tiles"]}
 
 
 def changed(array: Array, at: tuple[int, ...], value: int) -> Array:
@@ -243,6 +267,60 @@ BAD: list[tuple[str, str, Array, str]] = [
         C[0],
         r"expected k_coords as int32 \[\*, \*\], got int32 \[4\]",
     ),
+    ("attention pairs", "keys", np.array([0, 4], np.int32), r"expected 0 <= keys\[1\] < 4, got 4"),
+    ("attention pairs", "keys", np.array([-1, 1], np.int32), r"0 <= keys\[0\] < 4, got -1"),
+    ("attention pairs", "seen_by", OFF, r"expected seen_by as int32 \[2\], got int32 \[3\]"),
+    (
+        "attention pairs",
+        "tiles",
+        TILES[:1],
+        r"expected tiles as int32 \[2, 2\], got int32 \[1, 2\]",
+    ),
+    *(
+        ("attention pairs", "tiles", changed(TILES, at, bad), "expected tiles within 2 keys, got")
+        for at, bad in (((0, 0), -1), ((0, 1), 3), ((1, 1), -2), ((1, 0), 4), ((1, 1), 1))
+    ),
+    ("pairs", "q_offsets", OFF[:0], "expected q_offsets of one element or more"),
+    ("pairs", "k_offsets", OFF[:2], r"expected k_offsets as int32 \[3\], got int32 \[2\]"),
+    ("pairs", "k_offsets", changed(OFF, (2,), 3), r"expected k_offsets\[2\] = 4 .*, got 3"),
+    ("pairs", "q_coords", C[:1], r"expected q_coords as int32 \[2, \*\], got int32 \[1, 4\]"),
+    ("pairs", "q_coords", changed(C, (1, 1), 3), r"expected 0 <= q_coords\[1\] < 3, got 3"),
+    ("pairs", "k_coords", changed(C, (1, 1), -1), r"expected 0 <= k_coords\[1\] < 3, got -1"),
+    (
+        "pairs",
+        "position_tests",
+        CAUSAL[:, :2],
+        r"position_tests as int64 \[1, 3\], got int64 \[1, 2",
+    ),
+    (
+        "pairs",
+        "position_tests",
+        CAUSAL.astype(np.int32),
+        r"position_tests as int64 \[1, 3\], got int32",
+    ),
+    *(
+        ("pairs", "position_tests", changed(CAUSAL, (0, at), bad), "moderate numbers, got .* row 0")
+        for at, bad in ((0, 1 << 21), (1, -(1 << 21)), (2, 1 << 61), (2, -(1 << 63)))
+    ),
+    (
+        "pairs",
+        "key_flags",
+        SEEN[0],
+        r"expected key_flags as flags of 3 dimensions, of 1 tests and 2",
+    ),
+    ("pairs", "key_flags", SEEN[:, :1], r"key_flags as flags .* 2 sequences, got bool \[1, 1, 3\]"),
+    ("pairs", "key_flags", SEEN[:, :, :2], r"expected 0 <= k_coords\[1\] < 2, got 2"),
+    (
+        "pairs",
+        "key_flags",
+        SEEN.astype(np.float32),
+        r"key_flags as flags .*, got float32 \[1, 2, 3\]",
+    ),
+    ("pairs", "query_flags", SEEN[:, :, :2], r"expected 0 <= q_coords\[1\] < 2, got 2"),
+    ("pairs", "query_flags", SEEN.repeat(2, 0), r"query_flags as flags .*, got bool \[2, 2, 3\]"),
+    ("pairs", "pair_flags", SEEN, r"expected pair_flags as flags of 4 dimensions"),
+    ("pairs", "pair_flags", np.ones((1, 2, 2, 3), bool), r"expected 0 <= q_coords\[1\] < 2, got 2"),
+    ("pairs", "pair_flags", np.ones((1, 2, 3, 2), bool), r"expected 0 <= k_coords\[1\] < 2, got 2"),
 ]
 
 
@@ -253,9 +331,9 @@ def test_bad_inputs(tmp_path: Path, case: str, name: str, value: Array, message:
     plan, names, good = GOOD[case]
     feeds = dict(zip(names, good, strict=True))
     kinds = {key: element_type(array) for key, array in feeds.items()}
-    outputs = ["rows", "coords", "offsets"] if plan.op == "detect" else ["y"]
+    outputs = OUTPUTS.get(plan.op, ["y"])
     result = (
-        INT32 if plan.op == "detect" else element_type(value) if name in ("x", "packed") else FLOAT
+        INT32 if plan.op in OUTPUTS else element_type(value) if name in ("x", "packed") else FLOAT
     )
     # The model declares the bad input's type, so that ONNX Runtime itself has nothing to say.
     declared = {**kinds, name: element_type(value)}
@@ -276,11 +354,11 @@ def test_bad_inputs(tmp_path: Path, case: str, name: str, value: Array, message:
 def test_good_inputs(tmp_path: Path, case: str) -> None:
     """The inputs that `BAD` spoils one by one are good."""
     plan, names, good = GOOD[case]
-    outputs = ["rows", "coords", "offsets"] if plan.op == "detect" else ["y"]
+    outputs = OUTPUTS.get(plan.op, ["y"])
     model = make_model(
         [pit_node("n", plan, names, outputs)],
         [(key, element_type(array), None) for key, array in zip(names, good, strict=True)],
-        [(output, INT32 if plan.op == "detect" else FLOAT, None) for output in outputs],
+        [(output, INT32 if plan.op in OUTPUTS else FLOAT, None) for output in outputs],
     )
     results = session(save(tmp_path, model)).run(None, dict(zip(names, good, strict=True)))
     assert all(np.isfinite(result).all() for result in results)

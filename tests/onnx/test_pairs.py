@@ -1,0 +1,202 @@
+"""Pairs that a mask hides are left out of attention: what is listed, and that answers stay."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import numpy_helper
+
+from pitc.ir import target as targets
+from pitc.ir.refusal import Code
+from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
+from tests.lower_support import plans
+from tests.plan_reference import run_lowered
+
+HEAD = """<ir_version: 9, opset_import: ["": 18]> g (float[b, s, 8] x%(more)s)
+=> (float[b, s, 8] y) <int64[4] split = {0, 0, 4, 2}, int64[3] join = {0, 0, 8},
+int64 zero_i = {0}, int64 one_i = {1}, int64[1] first = {0}, int64[1] second = {1},
+int64[2] firsts = {0, 1}, int64 wide = {%(window)d}, int64 fourth = {4}, float zero = {0},
+float low = {-3e38}, float none = {%(none)s}> {
+    q = MatMul (x, wq) k = MatMul (x, wk) v = MatMul (x, wv)
+    q4 = Reshape (q, split) queries = Transpose <perm = [0, 2, 1, 3]> (q4)
+    k4 = Reshape (k, split) keys = Transpose <perm = [0, 2, 3, 1]> (k4)
+    v4 = Reshape (v, split) values = Transpose <perm = [0, 2, 1, 3]> (v4)
+    sizes = Shape (x) size = Gather (sizes, one_i) at = Range (zero_i, size, one_i)
+    k_at = Unsqueeze (at, first) q_at = Unsqueeze (at, second)
+    s0 = MatMul (queries, keys) %(mask)s p = Softmax <axis = -1> (s1) %(behind)s
+    c = MatMul (%(weights)s, values) back = Transpose <perm = [0, 2, 1, 3]> (c)
+    rows = Reshape (back, join) y = MatMul (rows, wo) }"""
+CAUSAL = "seen = GreaterOrEqual (q_at, k_at)"
+WINDOW = "off = Sub (q_at, k_at) far = Abs (off) seen = LessOrEqual (far, wide)"
+ADD = "hide = Where (seen, zero, low) s1 = Add (s0, hide)"
+SELECT = "s1 = Where (seen, s0, none)"
+BY_PAIR = "flags = Identity (pairs) seen = Identity (flags)"
+KEPT = "bool[b, 1, s, s] pairs"
+#: the mask, more inputs, and of the plan how many tests there are of each kind, and the regions
+CASES: dict[str, tuple[str, str, dict[str, str]]] = {
+    "causal, added": (f"{CAUSAL} {ADD}", "", {"positions": "1", "regions": "1"}),
+    "causal, selected": (f"{CAUSAL} {SELECT}", "", {"positions": "1", "regions": "1"}),
+    "a window": (f"{WINDOW} {ADD}", "", {"positions": "2", "regions": "1,2"}),
+    "a causal window": (
+        f"""off = Sub (q_at, k_at) near = Less (off, wide) before = GreaterOrEqual (q_at, k_at)
+        seen = And (near, before) {SELECT}""",
+        "",
+        {"positions": "2", "regions": "1,2"},
+    ),
+    "twice the position": (
+        f"two = Add (q_at, q_at) seen = GreaterOrEqual (two, k_at) {SELECT}",
+        "",
+        {"positions": "1", "regions": "1"},
+    ),
+    "a window and first keys": (
+        f"""off = Sub (q_at, k_at) far = Abs (off) near = LessOrEqual (far, wide)
+        start = Less (k_at, fourth) seen = Or (near, start) {SELECT}""",
+        "",
+        {"positions": "2", "keys": "1", "regions": "1,6"},
+    ),
+    "pairs of an input": (
+        f"seen = Identity (pairs) {SELECT}",
+        KEPT,
+        {"pairs": "1", "regions": "1"},
+    ),
+    "documents": (
+        f"""k_doc = Unsqueeze (doc, middle_k) q_doc = Unsqueeze (doc, middle_q)
+        seen = Equal (q_doc, k_doc) {SELECT}""",
+        "int64[b, s] doc",  # where one of both is 0 is known besides
+        {"pairs": "1", "keys": "2", "queries": "2", "regions": "16,5,10"},
+    ),
+    "pairs of an input, added": (  # a row without any is uniform: its bias says so
+        f"seen = Identity (pairs) {ADD}",
+        KEPT,
+        {"pairs": "1", "queries": "1", "regions": "3", "bias": "1"},
+    ),
+    "pairs and a cause": (
+        f"before = GreaterOrEqual (q_at, k_at) seen = And (pairs, before) {SELECT}",
+        KEPT,
+        {"positions": "1", "pairs": "1", "regions": "1,2"},
+    ),
+    "keys of an input": (
+        f"seen = Unsqueeze (live, middle) {SELECT}",
+        "bool[b, s] live",
+        {},
+    ),
+}
+SIZES = ((1, 0), (0, 3), (1, 1), (2, 2), (3, 31), (1, 32), (2, 33), (1, 64), (2, 65), (1, 140))
+
+
+def model(case: str, behind: str = "", weights: str = "p", window: int = 7) -> onnx.ModelProto:
+    """A layer of attention, with random weights."""
+    mask, more, _ = CASES[case]
+    values = {"mask": mask, "more": f", {more}" if more else "", "behind": behind}
+    values |= {"weights": weights, "none": "0", "window": window}
+    proto = onnx.parser.parse_model(HEAD % values)
+    rng = np.random.default_rng(3)
+    for name in ("wq", "wk", "wv", "wo"):
+        x = rng.normal(0, 0.5, (8, 8)).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(x, name))
+    for value in proto.graph.initializer:
+        if value.name == "none":
+            value.CopyFrom(numpy_helper.from_array(np.array(-np.inf, np.float32), "none"))
+    places = {"middle": (1, 2), "middle_k": (1, 2), "middle_q": (1, 3)}
+    for name, at in places.items():
+        proto.graph.initializer.append(numpy_helper.from_array(np.array(at, np.int64), name))
+    return proto
+
+
+def feeds(proto: onnx.ModelProto, b: int, s: int) -> Iterator[dict[str, np.ndarray]]:
+    """Inputs: of flags some, all and none."""
+    rng = np.random.default_rng(b * 100 + s)
+    for share in (0.3, 1.0, 0.0):
+        feed = {"x": rng.normal(0, 1, (b, s, 8)).astype(np.float32)}
+        names = {value.name for value in proto.graph.input}
+        if "pairs" in names:
+            feed["pairs"] = rng.random((b, 1, s, s)) < share
+        if "live" in names:
+            feed["live"] = rng.random((b, s)) < share
+        if "doc" in names:
+            feed["doc"] = np.sort(rng.integers(0, 1 + int(6 * share), (b, s)), axis=1)
+        yield feed
+
+
+@pytest.fixture(autouse=True)
+def _everything_pays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0, least_extent=1))
+    with np.errstate(invalid="ignore"):  # of a softmax of no key
+        yield
+
+
+def check(proto: onnx.ModelProto, padding: str | None = None) -> Lowered:
+    """Lower, and compare with ONNX Runtime, NaN included."""
+    lowered = run_passes(ir.serde.deserialize_model(proto), LowerOptions(padding=padding))
+    found = ir.serde.serialize_model(lowered.model)
+    onnx.checker.check_model(found)
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for b, s in SIZES:
+        for feed in feeds(proto, b, s):
+            (want,), (got,) = session.run(None, feed), run_lowered(found, feed)
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=f"{b} x {s}")
+    return lowered
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_hidden_pairs(case: str) -> None:
+    lowered = check(model(case))
+    wanted = CASES[case][2]
+    made = [p for p in plans(lowered) if p["op"] == "pairs"]
+    if not wanted:
+        assert not made
+        return
+    (plan,) = made
+    usual = {"positions": "0", "keys": "0", "queries": "0", "pairs": "0", "rank": "2"}
+    fields = {k: v for k, v in wanted.items() if k != "bias"}
+    assert {k: plan[k] for k in (*usual, "regions")} == usual | fields
+    (attention,) = [p for p in plans(lowered) if p["op"] == "attention"]
+    assert (attention["pairs"], attention["bias"]) == ("1", wanted.get("bias", "0"))
+    assert not [n for n in lowered.model.graph if n.op_type == "Softmax"]
+
+
+def test_a_row_of_no_pair_is_nan_or_what_a_guard_says() -> None:
+    """The flags that hide all of a row are among the inputs of `check`."""
+    guard = "odd = IsNaN (p) guarded = Where (odd, zero, p)"
+    for behind, weights, to_zero in (("", "p", "0"), (guard, "guarded", "1")):
+        lowered = check(model("pairs of an input", behind, weights))
+        (plan,) = [p for p in plans(lowered) if p["op"] == "attention"]
+        assert (plan["nan_to_zero"], plan["pairs"]) == (to_zero, "1")
+
+
+def test_zeros_behind_the_softmax_hide_nothing() -> None:
+    """They leave the sum of a row as it was."""
+    behind = "left = GreaterOrEqual (q_at, k_at) less = Where (left, p, zero)"
+    made = model("keys of an input", behind, "less")
+    assert not [p for p in plans(check(made)) if p["op"] == "pairs"]
+
+
+def test_packed_rows_are_listed() -> None:
+    """Under a padding mask positions have gaps, and lists number the rows that are left."""
+    proto = model("a causal window")
+    mask = onnx.helper.make_tensor_value_info("mask", onnx.TensorProto.BOOL, ["b", "s"])
+    proto.graph.input.append(mask)
+    lowered = run_passes(ir.serde.deserialize_model(proto), LowerOptions(padding="mask"))
+    found, rng = ir.serde.serialize_model(lowered.model), np.random.default_rng(5)
+    (plan,) = [p for p in plans(lowered) if p["op"] == "attention"]
+    assert plan["pairs"] == "1"
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for b, s in SIZES:
+        x = rng.normal(0, 1, (b, s, 8)).astype(np.float32)
+        live = np.arange(s) < rng.integers(0, s + 1, (b, 1))
+        (got,) = run_lowered(found, {"x": x, "mask": live})
+        (want,) = session.run(None, {"x": x, "mask": live})
+        np.testing.assert_allclose(got[live], want[live], rtol=1e-4, atol=1e-5)
+
+
+def test_what_costs_more_than_it_saves_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of pairs touch bytes of each; one head of two numbers is too little work for it."""
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=32))
+    lowered = check(model("pairs of an input"))
+    assert not [p for p in plans(lowered) if p["op"] == "pairs"]
+    (record,) = [r for r in lowered.report.nodes if r.node == "c"]
+    assert record.refusal is not None and record.refusal.code is Code.NO_GAIN

@@ -1,0 +1,128 @@
+"""Lists of pairs in a session: what the node lists, and attention over lists, to the last entry."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto
+
+import pitc
+from pitc.ir import target as targets
+from tests.onnx.test_pairs import SIZES, feeds, model
+from tests.plan_reference import pairs
+from tests.plan_text import Plan
+from tests.runtime_support import (
+    Array,
+    answers_on_eight_threads,
+    make_model,
+    pit_node,
+    quiet_options,
+    save,
+    session,
+    use_built_provider,
+)
+
+pytest.importorskip("onnxruntime")
+provider = pytest.fixture(scope="module", autouse=True)(use_built_provider)
+
+KINDS = ("positions", "keys", "queries", "pairs")
+NAMES = ("position_tests", "key_flags", "query_flags", "pair_flags")
+INPUTS = ("q_offsets", "k_offsets", "q_coords", "k_coords")
+OUTPUTS = ("keys", "seen_by", "tiles")
+#: how many tests there are of each kind, and which hold in each region
+PLANS = {
+    "positions": ((2, 0, 0, 0), (1, 2)),
+    "keys": ((0, 1, 0, 0), (1,)),
+    "queries": ((0, 0, 2, 0), (1, 2)),
+    "pairs": ((0, 0, 0, 1), (1,)),
+    "all": ((2, 1, 1, 2), (0b000101, 0b001010, 0b110000)),
+    "many": ((6, 6, 6, 6), ((1 << 24) - 1, 1 << 23, 0b11 << 11)),
+}
+
+
+def plan_of(name: str, rank: int) -> Plan:
+    """A plan of the node."""
+    counts, regions = PLANS[name]
+    fields = dict(zip(KINDS, counts, strict=True)) | {"rank": rank}
+    return Plan("pairs", (*fields.items(), ("regions", regions)))
+
+
+def domain(rng: np.random.Generator, live: Array) -> tuple[Array, Array]:
+    """Offsets and coordinates of live points."""
+    counts = live.reshape(int(np.prod(live.shape[:-1])), live.shape[-1]).sum(1)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return offsets, np.stack(np.nonzero(live)).astype(np.int32)
+
+
+def operands(name: str, lead: tuple[int, ...], q: int, k: int, seed: int) -> dict[str, Array]:
+    """Random operands: positions with gaps and without, flags that are dense, rare or all set."""
+    rng = np.random.default_rng(seed)
+    counts, _ = PLANS[name]
+    share = (1.0, 0.6)[seed % 2]
+    found: dict[str, Array] = {}
+    for side, extent in (("q", q), ("k", k)):
+        live = rng.random((*lead, extent)) < share
+        found[f"{side}_offsets"], found[f"{side}_coords"] = domain(rng, live)
+    tests = np.stack(
+        [
+            rng.integers(-2, 3, counts[0]),
+            rng.integers(-2, 3, counts[0]),
+            rng.integers(-k, k + 2, counts[0]),
+        ],
+        axis=1,
+    )
+    flags = {"key_flags": (k,), "query_flags": (q,), "pair_flags": (q, k)}
+    for (operand, extents), count in zip(flags.items(), counts[1:], strict=True):
+        found[operand] = rng.random((count, *lead, *extents)) < rng.choice([0.0, 0.5, 0.97, 1.0])
+    found["position_tests"] = tests.astype(np.int64)
+    given = (n for n, c in zip(NAMES, counts, strict=True) if c)
+    return {n: found[n] for n in (*INPUTS, *given)}
+
+
+@pytest.mark.parametrize("lead", [(), (2, 2)], ids=len)
+@pytest.mark.parametrize("name", PLANS)
+def test_lists_are_those_of_the_reference(name: str, lead: tuple[int, ...], tmp_path: Path) -> None:
+    plan = plan_of(name, len(lead) + 1)
+    first = operands(name, lead, 1, 1, 0)
+    types = {np.dtype(np.int32): TensorProto.INT32, np.dtype(np.int64): TensorProto.INT64}
+    types[np.dtype(bool)] = TensorProto.BOOL
+    inputs = [(n, types[x.dtype], [None] * x.ndim) for n, x in first.items()]
+    ranks = dict(zip(OUTPUTS, (1, 1, 2), strict=True))
+    outputs = [(n, TensorProto.INT32, [None] * rank) for n, rank in ranks.items()]
+    node = pit_node("pairs", plan, list(first), OUTPUTS)
+    run = session(save(tmp_path, make_model([node], inputs, outputs)), quiet_options(2))
+    fields = dict(line.split("=", 1) for line in plan.text().splitlines()[1:])
+    given = []
+    for seed, (q, k) in enumerate(itertools.product((0, 1, 33, 70), (0, 65, 130))):
+        given.append(operands(name, lead, q, k, seed))
+        want = pairs(fields, *given[-1].values())
+        for got, expected, output in zip(run.run(None, given[-1]), want, OUTPUTS, strict=True):
+            np.testing.assert_array_equal(got, expected, err_msg=f"{output}, {q} x {k}")
+    answers_on_eight_threads(run, given[-3:], 2)
+
+
+CASES = ("causal, selected", "a window", "a window and first keys", "pairs and a cause")
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    yield tmp_path_factory.mktemp("pairs")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_answers_of_compiled_models(
+    case: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0, least_extent=1))
+    proto = model(case)
+    compiled = pitc.compile(proto)
+    assert any(record.lowering == "attention" for record in compiled.report.nodes)
+    source = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for b, s in (*SIZES, (3, 400)):
+        for feed in feeds(proto, b, s):
+            (want,), got = source.run(None, feed), compiled.run(feed)["y"]
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=f"{b} x {s}")
