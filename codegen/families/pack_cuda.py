@@ -15,7 +15,9 @@ from pitc.codegen.tir import Expr, T
 from pitc.ir.kernel import MOVED_BYTES
 
 _THREADS, _TOGETHER = 256, 4
-WORDS = dict(zip(MOVED_BYTES, ("int8", "int16", "int32", "int32x4"), strict=True))
+WORDS: Mapping[int, str] = dict(
+    zip(MOVED_BYTES, ("int8", "int16", "int32", "int32x4"), strict=True)
+)
 """Type of a word, by its bytes."""
 
 

@@ -18,6 +18,7 @@ from pitc.codegen.build.library import build_kernels
 from pitc.codegen.build.link import find_compiler
 from pitc.codegen.call import KernelError, KernelLibrary
 from pitc.errors import MachineError, UsageError
+from pitc.ir import machine_header
 from pitc.ir.kernel import KERNEL_ABI, KernelRequest
 from pitc.ir.plan import PLAN_VERSION
 from pitc.ir.plans.header import header
@@ -102,7 +103,7 @@ def test_the_identity_is_that_of_the_code(
 
 
 def test_the_plug_in_checks_the_same_abi() -> None:
-    assert f"kKernelAbi = {KERNEL_ABI};" in Path("runtime/ep/plan/fields.h").read_text()
+    assert f"kKernelAbi = {KERNEL_ABI};" in machine_header.header()
     assert f'kPlanFormat = "pitc-plan {PLAN_VERSION}";' in header()
 
 
