@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from pitc.ir.constant import (
     BOUNDED,
+    FINITE,
     MASKED,
     SMALL,
     ZN,
@@ -272,6 +273,8 @@ def _hide_pairs(site: PackCandidate, keys: Domain, scores: Scores) -> None:
     dead = region(Region(keys.at(scores.key_coords))) or Region()
     sight = Sight(graph, scores.query_coords, scores.key_coords)
     found = hidden_pairs(sight, scores.name, dead, lambda size: pair_flops(site.expr, size))
+    if found:
+        graph.assume(FINITE, site.node)  # 0 times a value is left out
     where = [fact for fact, _ in found]
     scores.hidden = [hidden for _, hidden in found]
     scores.pairs = seen_pairs(scores.pairs, where)

@@ -45,9 +45,9 @@ c = MatMul (bias, other)  x = Add (c, raw)
 c = MatMul (bias, other)  x = Add (raw, c)
 > raw | p m x | 1 | c | | DEAD, LIVE
 x = Add (raw, small)
-> raw | p m x | 1 | small | | DEAD, LIVE
+> raw | p m x | 1 | small | | DEAD, QUERY and small[d0, 0, 0, d2] within 1e3 and small[d0, 0, 0, d3] <= -1e4, LIVE, LIVE
 x = Add (small, raw)
-> raw | p m x | 1 | small | | DEAD, LIVE
+> raw | p m x | 1 | small | | DEAD, QUERY and small[d0, 0, 0, d2] within 1e3 and small[d0, 0, 0, d3] <= -1e4, LIVE, LIVE
 x = Sum (raw, bias)
 > raw | p m x | 1 | bias | | DEAD, LIVE
 x = Add (raw, zero)
@@ -104,7 +104,7 @@ x = Where (keep, raw, five)
 x = Where (keep, raw, bias)
 > NO_FACT at x
 x = Where (flag, raw, ninf)
-> raw | p m x | 1 | flag[False]=-inf | | DEAD, LIVE, ALL
+> raw | p m x | 1 | | | DEAD, flag[] == 0, LIVE, flag[] != 0
 x = Where (yes, raw, ninf)
 > raw | p m x | 1 | | | DEAD, LIVE
 x = Where (no, ninf, raw)
@@ -180,7 +180,7 @@ a6 = Mul (a5, two)  a7 = Mul (a6, two)  a8 = Mul (a7, two)  a9 = Mul (a8, two)
 x = Add (small, a9)
 > raw | p m x a9 a8 a7 a6 a5 a4 a3 a2 a1 | 512 | small | | DEAD, LIVE
 y = Where (keep, raw, ninf)  x = Where (flag, y, ninf)
-> raw | p m x y | 1 | flag[False]=-inf keep[False]=-inf | bounded | DEAD, LIVE, ALL, ALL
+> raw | p m x y | 1 | keep[False]=-inf | | DEAD, flag[] == 0, LIVE, flag[] != 0, ALL
 c = Neg (bias)  y = Add (raw, c)  x = Add (y, c)
 > raw | p m x y | 1 | c c | bounded | DEAD, LIVE
 """

@@ -29,6 +29,7 @@ from pitc.ir.plans.ops import (
     Contract,
     Detect,
     Pack,
+    Pairs,
     Plan,
     Region,
     Step,
@@ -74,7 +75,9 @@ PLANS: dict[str, Plan] = {
         skips=True,
         tiles=True,
     ),
+    "pairs": Pairs(rank=2, positions=1, keys=0, queries=6, pairs=2, regions=(1, 384)),
     "attention": Attention(**HEADS, **FLAGS, **NAMED),
+    "attention to listed keys": Attention(**HEADS, **FLAGS, **NAMED, pairs=True),
     "attention in steps": Attention(
         **HEADS, **FLAGS, **NAMED, whole=True, **STEPS, weight_step=0.25, weight_above=255
     ),
