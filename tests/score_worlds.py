@@ -45,6 +45,7 @@ SHORT = {
     "live[d0, 0, 0, d3] != 0": "LIVE",
     "live[d0, 0, 0, d2] != 0": "QUERY",
     "everywhere": "ALL",
+    "small[d0, 0, 0, d2] within 1e3 and small[d0, 0, 0, d3] <= -1e4": "LOW",
     "some d-101: live[d0, 0, 0, d-101] != 0": "ANY",
 }
 MASKED = "m = Where (live, raw, ninf)"

@@ -45,9 +45,9 @@ c = MatMul (bias, other)  x = Add (c, raw)
 c = MatMul (bias, other)  x = Add (raw, c)
 > raw | p m x | 1 | c | | DEAD, LIVE
 x = Add (raw, small)
-> raw | p m x | 1 | small | | DEAD, QUERY and small[d0, 0, 0, d2] within 1e3 and small[d0, 0, 0, d3] <= -1e4, LIVE, LIVE
+> raw | p m x | 1 | small | | DEAD, QUERY and LOW, LIVE, LIVE
 x = Add (small, raw)
-> raw | p m x | 1 | small | | DEAD, QUERY and small[d0, 0, 0, d2] within 1e3 and small[d0, 0, 0, d3] <= -1e4, LIVE, LIVE
+> raw | p m x | 1 | small | | DEAD, QUERY and LOW, LIVE, LIVE
 x = Sum (raw, bias)
 > raw | p m x | 1 | bias | | DEAD, LIVE
 x = Add (raw, zero)
