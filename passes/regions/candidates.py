@@ -12,6 +12,7 @@ from functools import cached_property, partial
 
 import onnx_ir as ir
 
+from pitc.ir.constant import ZN, is_zero
 from pitc.ir.expr import Combine, Shape, TensorExpr, sums_products
 from pitc.ir.graph import Graph
 from pitc.ir.index import Coords
@@ -54,6 +55,25 @@ class Tried(Flag):
     """All of it, as it is: what it leaves out is seen when it runs."""
 
 
+@dataclass
+class InOrder:
+    """Rows in their own order, by their extents: where coordinates of values start."""
+
+    graph: Graph
+    starts: dict[Shape, dict[str, list[Coords]]] = field(default_factory=dict)
+
+    def add(self, name: str, coords: Coords) -> None:
+        """A value whose rows have these coordinates, if their sizes are known."""
+        extents = tuple(c.extent for c in coords)
+        if sizes_known(self.graph, extents):
+            self.starts.setdefault(extents, {}).setdefault(name, []).append(coords)
+
+    def contexts(self) -> Iterator[tuple[FormContext, dict[str, list[Coords]]]]:
+        """A domain without dead points for each extents, and what starts there."""
+        for extents, named in self.starts.items():
+            yield FormContext(self.graph, all_live(extents), named), named
+
+
 @dataclass(frozen=True)
 class Search:
     """What is looked through.
@@ -88,40 +108,36 @@ class Search:
             if node not in self.forms:
                 yield PackCandidate(context, node, expr, packing, self.beside)
 
+    def _free_products(self) -> Iterator[tuple[ir.Node, TensorExpr, list[str]]]:
+        """Free contractions of two operands, that attention may end with, and these."""
+        for node, expr in self.free(self.graph.nodes):
+            if expr.combine is Combine.PRODUCT and len(node.inputs) == 2:
+                yield node, expr, input_names(node)
+
     @cached_property
     def in_order(self) -> list[FormContext]:
         """Domains without dead points, of the rows of free contractions with packed keys."""
-        graph, starts = self.graph, dict[Shape, dict[str, list[Coords]]]()
-        for node, expr in self.free(graph.nodes):
-            if expr.combine is not Combine.PRODUCT or len(node.inputs) != 2:
-                continue
-            keys = self.beside(input_names(node)[-1])
-            values = (v for k in keys for v in packed_rows(k.packings, expr, node, 1))
-            for coords in filter(None, (row_coords(expr, v) for v in values)):
-                extents = tuple(c.extent for c in coords)
-                if sizes_known(graph, extents):
-                    named = starts.setdefault(extents, {})
-                    named.setdefault(first_output(node), []).append(coords)
-        return [FormContext(graph, all_live(e), named) for e, named in starts.items()]
+        found = InOrder(self.graph)
+        for node, expr, (_, right) in self._free_products():
+            for keys in self.beside(right):
+                values = packed_rows(keys.packings, expr, node, 1)
+                for coords in filter(None, (row_coords(expr, v) for v in values)):
+                    found.add(first_output(node), coords)
+        return [context for context, _ in found.contexts()]
 
     @cached_property
     def all_keys(self) -> dict[str, list[FormContext]]:
-        """Domains of all keys, in their own order, of values that weights multiply."""
-        graph, starts = self.graph, dict[Shape, dict[str, list[Coords]]]()
-        for node, expr in self.free(graph.nodes):
-            if expr.combine is not Combine.PRODUCT or len(node.inputs) != 2:
-                continue
-            for coords in key_coords(expr, graph[input_names(node)[1]].shape):
-                extents = tuple(c.extent for c in coords)
-                if sizes_known(graph, extents):
-                    named = starts.setdefault(extents, {})
-                    named.setdefault(input_names(node)[1], []).append(coords)
-        found = dict[str, list[FormContext]]()
-        for extents, named in starts.items():
-            context = FormContext(graph, all_live(extents), named)
-            for name in named:
-                found.setdefault(name, []).append(context)
-        return found
+        """Domains of all keys, in their own order, of the values that rows with zeros multiply."""
+        graph, found = self.graph, InOrder(self.graph)
+        for _, expr, (left, right) in self._free_products():
+            if any(is_zero(f.constant) or f.constant == ZN for f in graph[left].fills):
+                for coords in key_coords(expr, graph[right].shape):
+                    found.add(right, coords)
+        known = dict[str, list[FormContext]]()
+        for context, names in found.contexts():
+            for name in names:
+                known.setdefault(name, []).append(context)
+        return known
 
     def beside(self, name: str) -> list[FormContext]:
         """Domains to which keys may belong: those with dead keys first."""
