@@ -147,7 +147,7 @@ def pairs(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
             )
             tiles.append((len(keys), -1 if seen.all() else len(listed)))
             if not seen.all():
-                keys += (listed + k_offsets[s]).tolist()
+                keys += listed.tolist()
                 seen_by += bits.sum(0).astype(np.uint32).view(np.int32).tolist()
     return (
         np.array(keys, np.int32),
@@ -171,7 +171,7 @@ def seen_pairs(lists: tuple[Array, ...], q_offsets: Array, k_offsets: Array) -> 
                 continue
             entries = slice(begin, begin + count)
             bits = seen_by[entries].view(np.uint32)[None, :] >> np.arange(len(here))[:, None]
-            here[:, keys[entries] - k_offsets[s]] = bits & 1
+            here[:, keys[entries]] = bits & 1
         found.append(seen)
     assert next(rows, None) is None
     return found

@@ -148,7 +148,7 @@ inline std::vector<OrtValue> MakePairLists(Random& random, const RandomDomain& d
       const bool all = random.Below(4) == 0;
       for (int32_t k = begin; k < end && !all; ++k) {
         if (random.Below(2)) continue;
-        keys.push_back(k);
+        keys.push_back(k - begin);
         seen_by.push_back(static_cast<int32_t>(random.Next()));
       }
       tiles.push_back(all ? -1 : static_cast<int32_t>(keys.size()) - tiles.back());

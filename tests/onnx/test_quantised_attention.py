@@ -206,7 +206,7 @@ PACKED: dict[str, tuple[list[Step], Step | None, dict[str, float]]] = {
         {"scale": 0.5, "score_scale": 0.75, "score_step": 0.25},
     ),
     "scores and a bias, -inf": ([SCORES, biased], None, {"bias": 1, "score_scale": 1}),
-    "scores that a mask hides, -inf": ([SCORES, kept], both(guarded, WEIGHTS), {"bias": 1}),
+    "scores that a mask hides, -inf": ([SCORES, kept], both(guarded, WEIGHTS), {"bias": 0}),
     "masked again, -inf": ([], both(live_keys, WEIGHTS), {"no_keys_to_zero": 1}),
     "both": ([SCORES, by(0.25)], WEIGHTS, {"weight_above": 255, "score_scale": 0.25}),
 }

@@ -267,8 +267,8 @@ BAD: list[tuple[str, str, Array, str]] = [
         C[0],
         r"expected k_coords as int32 \[\*, \*\], got int32 \[4\]",
     ),
-    ("attention pairs", "keys", np.array([0, 4], np.int32), r"expected 0 <= keys\[1\] < 4, got 4"),
-    ("attention pairs", "keys", np.array([-1, 1], np.int32), r"0 <= keys\[0\] < 4, got -1"),
+    ("attention pairs", "keys", np.array([0, 4], np.int32), r"expected 0 <= keys\[1\] < 2, got 4"),
+    ("attention pairs", "keys", np.array([-1, 1], np.int32), r"0 <= keys\[0\] < 2, got -1"),
     ("attention pairs", "seen_by", OFF, r"expected seen_by as int32 \[2\], got int32 \[3\]"),
     (
         "attention pairs",

@@ -36,7 +36,7 @@ BiasExtents CheckBias(const AttentionPlan& plan, const Tensor& bias, int64_t seq
 
 // Which keys each kListedQueries queries of a sequence see.
 struct PairLists {
-  const int32_t *keys, *seen_by;  // rows of keys, and bits of queries
+  const int32_t *keys, *seen_by;  // among those of the sequence, and bits of queries
   const int32_t* tiles;           // of each tile its first entry and how many, or -1: all keys
   const int64_t* first_tile;      // of each sequence
   int64_t entries;
@@ -58,11 +58,14 @@ PairLists ReadPairs(const Run& run, const AttentionPlan::Inputs& in, const Input
   const auto tiles = run.Int32Input(in.tiles, "tiles", {count, 2});
   const PairLists pairs{run.Copy(keys, entries, scratch), run.Copy(seen_by, entries, scratch),
                         run.Copy(tiles, 2 * count, scratch), first, entries};
-  CheckBelow(pairs.keys, entries, all.k_heads.rows, "keys");
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t begin = pairs.tiles[2 * i], listed = pairs.tiles[2 * i + 1];
-    if (begin < 0 || listed < -1 || begin + listed > entries)
-      Fail("expected tiles within ", entries, " keys, got ", begin, ", ", listed, " in row ", i);
+  for (int64_t q = 0; q < all.sequences; ++q) {
+    const int64_t sequence_keys = all.k_offsets[q + 1] - all.k_offsets[q];
+    for (int64_t i = first[q]; i < first[q + 1]; ++i) {
+      const int64_t begin = pairs.tiles[2 * i], listed = pairs.tiles[2 * i + 1];
+      if (begin < 0 || listed < -1 || begin + listed > entries)
+        Fail("expected tiles within ", entries, " keys, got ", begin, ", ", listed, " in row ", i);
+      CheckBelow(pairs.keys + begin, listed, sequence_keys, "keys");
+    }
   }
   return pairs;
 }

@@ -18,7 +18,7 @@ constexpr double kTaskFlops = 1e6;    // tasks smaller than this go together
 struct Keys {
   const float *k, *v;
   const int32_t* positions;
-  int64_t rows, k_heads, v_heads, k_head, v_head, begin, end;
+  int64_t rows, k_heads, v_heads, k_head, v_head;
 };
 
 // Rows of a sequence's head in a whole tensor, as a list says.
@@ -86,7 +86,7 @@ class Attention final : public Operation {
     const HeadExtents& q = in.q_heads;
     const BiasExtents& bias = in.bias_extents;
     const bool listed = queries.listed != kAllKeys;
-    const bool to_zero = plan_.nan_to_zero || (plan_.no_keys_to_zero && keys.begin == keys.end);
+    const bool to_zero = plan_.nan_to_zero || (plan_.no_keys_to_zero && keys.rows == 0);
     KernelCall call;
     call.Floats(in.q.data, {q.rows, q.heads, q.size});
     call.Floats(keys.k, {keys.rows, keys.k_heads, plan_.d});
@@ -105,7 +105,7 @@ class Attention final : public Operation {
     if (listed) {
       call.Int(queries.first_entry).Int(int64_t{queries.first_entry} + queries.listed);
     } else {
-      call.Int(keys.begin).Int(keys.end);
+      call.Int(0).Int(keys.rows);
     }
     if (plan_.bias) {
       call.Int(part.sequence * bias.sequence + part.head * bias.head).Int(bias.query).Int(bias.key);
@@ -130,19 +130,19 @@ class Attention final : public Operation {
               Arena::Scope& scratch) const {
     const int32_t first = in.k_offsets[sequence], last = in.k_offsets[sequence + 1];
     const auto *k = static_cast<const float*>(in.k.data), *v = static_cast<const float*>(in.v.data);
-    if (!plan_.whole)
-      return {k,
-              v,
-              in.key_positions,
-              in.k_heads.rows,
+    const int64_t n = last - first;
+    const int32_t* const list = in.key_positions ? in.key_positions + first : nullptr;
+    if (!plan_.whole) {
+      return {k + first * in.k_heads.heads * plan_.d,
+              v + first * in.v_heads.heads * plan_.dv,
+              list,
+              n,
               in.k_heads.heads,
               in.v_heads.heads,
               plan_.k_head + head,
-              plan_.v_head + head,
-              first,
-              last};
-    const int64_t n = last - first, row = (sequence * plan_.heads + head) * in.k_heads.positions;
-    const int32_t* const list = in.key_positions + first;
+              plan_.v_head + head};
+    }
+    const int64_t row = (sequence * plan_.heads + head) * in.k_heads.positions;
     k += row * plan_.d;
     v += row * plan_.dv;
     if (n > 0 && list[n - 1] - list[0] == n - 1) {
@@ -152,7 +152,7 @@ class Attention final : public Operation {
       k = GatheredRows(k, list, n, plan_.d, scratch);
       v = GatheredRows(v, list, n, plan_.dv, scratch);
     }
-    return {k, v, list, n, 1, 1, 0, 0, 0, n};
+    return {k, v, list, n, 1, 1, 0, 0};
   }
 
   double Flops(const AttentionOperands<Tensor>& in) const {

@@ -115,7 +115,7 @@ class Pairs final : public Operation {
   };
 
   struct Tile {
-    int64_t sequence, first_key;
+    int64_t sequence;
     Points queries, keys;  // of the sequence
   };
 
@@ -132,7 +132,6 @@ class Pairs final : public Operation {
       const int64_t s = after - first_tile - 1, first = (tile - first_tile[s]) * kListedQueries;
       const int64_t begin = sight.q_offsets[s] + first, k0 = sight.k_offsets[s];
       task(tile, Tile{s,
-                      k0,
                       {sight.q_positions + begin,
                        std::min(kListedQueries, sight.q_offsets[s + 1] - begin)},
                       {sight.k_positions + k0, sight.k_offsets[s + 1] - k0}});
@@ -230,7 +229,7 @@ class Pairs final : public Operation {
         all = all && seen[j] == lanes;
         if (seen[j] == 0) continue;
         if (keys) {
-          keys[listed] = static_cast<int32_t>(tile.first_key + first + j);
+          keys[listed] = static_cast<int32_t>(first + j);
           seen_by[listed] = static_cast<int32_t>(seen[j]);
         }
         ++listed;

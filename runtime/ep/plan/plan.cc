@@ -38,7 +38,6 @@ ContractPlan ReadContract(Fields& in) {
 
 AttentionPlan ReadAttention(Fields& in) {
   AttentionPlan p = AttentionPlan::Read(in);
-  Require(!p.pairs || !p.whole, "whole=0 beside pairs");
   for (const auto& step : {p.score_step, p.weight_step}) {
     Require(!step || static_cast<float>(*step) >= std::numeric_limits<float>::min(),
             "score_step and weight_step above 0");
