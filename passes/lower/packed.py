@@ -119,7 +119,7 @@ class Packed:
         forget_sizes(self.graph, self.build, inside)
         set_plan(node, plan, operands)
         if result is not out:
-            out.type, dims = result.type or out.type, dims_of(self.graph, result)
+            dims = dims_of(self.graph, result)
             out.shape = None if dims is None else declared(dims)
             ir.convenience.replace_all_uses_with(result, out, replace_graph_outputs=True)
             out.name, result.name = result.name, out.name

@@ -101,8 +101,6 @@ def _make_contractions(low: Lowering) -> None:
     packed = low.packed
     found = [(made, source) for source, made in packed.log.made.items()]
     for node, source in (*found, *((n, n) for n in low.unpacked)):
-        if node.domain or node.op_type not in ("MatMul", "Gemm"):
-            continue
         skips = source in low.regions.skips
         product = product_of(packed.graph, node, source if skips else None)
         if product is not None:
