@@ -58,11 +58,10 @@ def _fuse_inner(packed: Packed, node: ir.Node, plan: Contract) -> bool:
 
 
 def _leads_to(graph: Graph, product: Product, node: ir.Node) -> bool:
-    """True where ReLU of a product, perhaps with a bias, is all that a contraction reads."""
+    """True where a product and its epilogue are all that a contraction reads."""
     start = product.node.outputs[0]
     found = epilogue_of(graph, start, product.matrix.n, bias=product.bias is None)
-    plain = found.activation == "relu" and found.residual is None
-    return plain and _is_alone(graph, found.result, node)
+    return _is_alone(graph, found.result, node)
 
 
 def _is_alone(graph: Graph, value: ir.Value, node: ir.Node) -> bool:
