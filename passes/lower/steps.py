@@ -115,7 +115,6 @@ def _tidy(low: Lowering) -> None:
 
 def _restore(low: Lowering) -> None:
     restore_fused(low.graph.model, {*low.regions.demand.forms, *low.unpacked})
-    _tidy(low)
 
 
 STEPS = (
@@ -128,8 +127,8 @@ STEPS = (
     Step("left operands", lambda low: fuse_left_operands(low.packed)),
     Step("head splits", lambda low: fuse_head_splits(low.packed)),
     Step("rows", lambda low: place_rows(low.packed)),
-    Step("tidy", _tidy),
     Step("bytes", lambda low: gather_bytes(low.packed, low.forms.gathers)),
+    Step("tidy", _tidy),
     Step("restore", _restore),
     Step("kernels", lambda low: choose_kernels(low.packed)),
     Step("regions on GPUs", lambda low: merge_regions(low.packed)),

@@ -337,8 +337,8 @@ def test_wrong_regions(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil, text = REGIONS[what]
     right = pipeline.choose_regions
 
-    def wrong(graph: Graph) -> Regions:
-        found = right(graph)
+    def wrong(graph: Graph, *given_up: Any) -> Regions:
+        found = right(graph, *given_up)
         spoil(graph, found)
         return found
 
@@ -352,8 +352,8 @@ def test_live_points_that_depend_on_packed_rows(monkeypatch: pytest.MonkeyPatch)
     graphs: list[Graph] = []
     right = pipeline.choose_regions
 
-    def wrong(graph: Graph) -> Regions:
-        found = right(graph)
+    def wrong(graph: Graph, *given_up: Any) -> Regions:
+        found = right(graph, *given_up)
         graphs.append(graph)
         node = _first(found, graph)[0]
         monkeypatch.setattr(graph, "sources_of", lambda names: {node.outputs[0].name})
