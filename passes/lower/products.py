@@ -63,7 +63,8 @@ def product_of(graph: Graph, node: ir.Node, source: ir.Node | None = None) -> Pr
     if found is None or not (found.constant or source) or not is_large(graph, found):
         return None
     a, bias = node.inputs[0], bias_row(node, found.n)
-    if a is None or not has_kernels(graph, a) or (has_bias(node) and bias is None):
+    assert a is not None
+    if not has_kernels(graph, a) or (has_bias(node) and bias is None):
         return None
     dtype = type_of(graph, a)
     assert dtype is not None

@@ -198,6 +198,27 @@ def test_a_relu_that_is_read_in_front_of_a_reshape_stays() -> None:
     assert [p["input_relu"] for p in plans(lowered)] == ["0"]
 
 
+def second_bias(g: GraphBuilder, h: str) -> str:
+    y = g.op("Gemm", h, weight(g, "w2", H, N), weight(g, "b2", N))
+    return g.op("Add", y, weight(g, "b3", N))
+
+
+def foreign_sum(g: GraphBuilder, h: str) -> str:
+    return g.op("Add", second(g, h), weight(g, "b2", N), domain="elsewhere")
+
+
+@pytest.mark.parametrize("behind", [second_bias, foreign_sum])
+def test_a_sum_behind_a_product_that_it_does_not_take(behind: Build) -> None:
+    g = GraphBuilder("m")
+    h = g.op("Relu", first(g, g.input("x", np.float32, ("r", K))))
+    g.output(behind(g, h), "y", np.float32, ("r", N))
+    proto = g.model()
+    lowered = lower(proto)
+    assert [n.op_type for n in lowered.model.graph] == ["EPContext", "Add"]
+    if behind is second_bias:
+        assert check(proto, lowered, rows(5)) == ["ffn"]
+
+
 @pytest.mark.parametrize(("lead", "known"), [((4, 8), True), (("b", 8), False), ((), False)])
 def test_a_tile_is_predicted_for_known_rows(lead: tuple[int | str, ...], known: bool) -> None:
     gpu = replace(CUDA, least_products=0)

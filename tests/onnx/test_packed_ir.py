@@ -26,11 +26,11 @@ from tests.tile_prices import PRICES
 K, N = 512, 512
 
 
-def padded_product() -> ir.Model:
+def padded_product(dtype: type[np.floating] = np.float32) -> ir.Model:
     g = GraphBuilder("m")
-    x, mask = g.input("x", np.float32, ("b", "s", K)), g.input("mask", np.int64, ("b", "s"))
-    w = g.weight("w", np.ones((K, N), np.float32))
-    g.output(g.op("MatMul", x, w), "y", np.float32, ("b", "s", N))
+    x, mask = g.input("x", dtype, ("b", "s", K)), g.input("mask", np.int64, ("b", "s"))
+    w = g.weight("w", np.ones((K, N), dtype))
+    g.output(g.op("MatMul", x, w), "y", dtype, ("b", "s", N))
     assert mask
     return ir.from_proto(g.model())
 
@@ -102,6 +102,12 @@ def test_steps_change_plans_until_they_are_emitted(monkeypatch: pytest.MonkeyPat
     assert [type(p).__name__ for p in plans] == ["Detect", "Contract"]
     (product,) = (p for p in plans if isinstance(p, Contract))
     assert product.gather and product.scatter and product.kernels
+
+
+def test_a_product_without_kernels_runs_as_it_is_on_live_rows() -> None:
+    made = run_passes(padded_product(np.float64), LowerOptions("mask", check=True))
+    found = [type(plan_of(n)) if is_pit_node(n) else n.op_type for n in made.model.graph]
+    assert found == [Detect, Pack, "MatMul", Unpack]
 
 
 def test_values_are_known_by_their_names_behind_every_step(

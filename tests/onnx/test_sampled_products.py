@@ -154,6 +154,11 @@ def one_by_one(g: GraphBuilder) -> str:
     return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, zero)
 
 
+def row_of_zeros(g: GraphBuilder) -> str:
+    product, zeros = g.op("MatMul", *matrices(g)), g.const(np.zeros(N, np.float32))
+    return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, zeros)
+
+
 def chosen_other(g: GraphBuilder) -> str:
     product, other = g.op("MatMul", *matrices(g)), g.input("z", np.float32, ("m", N))
     return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, other)
@@ -240,6 +245,7 @@ def squared(g: GraphBuilder) -> str:
         (between(other_mask), ["Cast", "Mul", "Where"]),
         (between(other_input), ["Mul", "Where"]),
         (between(mask_subtracted), ["Cast", "Sub", "Where"]),
+        (row_of_zeros, ["Where"]),
     ],
 )
 def test_a_mask_is_taken_in(body: Body, left: list[str]) -> None:
