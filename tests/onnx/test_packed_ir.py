@@ -26,11 +26,11 @@ from tests.tile_prices import PRICES
 K, N = 512, 512
 
 
-def padded_product(dtype: type[np.floating] = np.float32) -> ir.Model:
+def padded_product() -> ir.Model:
     g = GraphBuilder("m")
-    x, mask = g.input("x", dtype, ("b", "s", K)), g.input("mask", np.int64, ("b", "s"))
-    w = g.weight("w", np.ones((K, N), dtype))
-    g.output(g.op("MatMul", x, w), "y", dtype, ("b", "s", N))
+    x, mask = g.input("x", np.float32, ("b", "s", K)), g.input("mask", np.int64, ("b", "s"))
+    w = g.weight("w", np.ones((K, N), np.float32))
+    g.output(g.op("MatMul", x, w), "y", np.float32, ("b", "s", N))
     assert mask
     return ir.from_proto(g.model())
 
@@ -104,10 +104,39 @@ def test_steps_change_plans_until_they_are_emitted(monkeypatch: pytest.MonkeyPat
     assert product.gather and product.scatter and product.kernels
 
 
-def test_a_product_without_kernels_runs_as_it_is_on_live_rows() -> None:
-    made = run_passes(padded_product(np.float64), LowerOptions("mask", check=True))
-    found = [type(plan_of(n)) if is_pit_node(n) else n.op_type for n in made.model.graph]
-    assert found == [Detect, Pack, "MatMul", Unpack]
+def doubles(g: GraphBuilder, x: str) -> str:
+    y = g.op("Cast", x, to=ir.DataType.DOUBLE)
+    return g.op("Cast", g.op("MatMul", y, g.weight("w", np.ones((K, N)))), to=ir.DataType.FLOAT)
+
+
+def narrow(g: GraphBuilder, x: str) -> str:
+    w = g.weight("w", np.ones((K, 4), np.float32))
+    h = g.op("MatMul", g.op("MatMul", x, w), g.weight("v", np.ones((4, K), np.float32)))
+    return g.op("MatMul", h, g.input("u", np.float32, (K, N)))
+
+
+def computed(g: GraphBuilder, x: str) -> str:
+    return g.op("MatMul", x, g.input("w", np.float32, (K, N)))
+
+
+def computed_bias(g: GraphBuilder, x: str) -> str:
+    w, c = g.weight("w", np.ones((K, N), np.float32)), g.input("c", np.float32, (N,))
+    y = g.op("Gemm", g.op("Reshape", x, g.ints(-1, K)), w, c)
+    return g.op("Reshape", y, g.dims(g.size(x, 0), g.size(x, 1), N))
+
+
+@pytest.mark.parametrize("make", [doubles, narrow, computed, computed_bias])
+def test_a_product_without_kernels_runs_as_it_is_on_live_rows(
+    make: Callable[[GraphBuilder, str], str],
+) -> None:
+    g = GraphBuilder("m")
+    x, mask = g.input("x", np.float32, ("b", "s", K)), g.input("mask", np.int64, ("b", "s"))
+    g.output(make(g, x), "y", np.float32, ("b", "s", N))
+    assert mask
+    made = run_passes(ir.from_proto(g.model()), LowerOptions("mask", check=True))
+    found = [type(plan_of(n)) for n in made.model.graph if is_pit_node(n)]
+    assert found == [Detect, Pack, Unpack]
+    assert {"MatMul", "Gemm"} & {n.op_type for n in made.model.graph}
 
 
 def test_values_are_known_by_their_names_behind_every_step(
