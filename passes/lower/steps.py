@@ -33,7 +33,6 @@ from pitc.passes.lower.rewrite import Rewriter
 from pitc.passes.lower.rows import replace_sizes
 from pitc.passes.regions.choose import Regions
 from pitc.passes.regions.demand import is_shape_of_packed
-from pitc.passes.regions.sparse import SparseOperand
 
 
 @dataclass(slots=True)
@@ -59,10 +58,9 @@ class Lowering:
 
     @property
     def unpacked(self) -> list[ir.Node]:
-        """Contractions that skip zeros and run as they were."""
+        """Nodes that skip zeros and run as they were."""
         demand, skips = self.regions.demand, self.regions.skips
-        sparse = (n for n, skip in skips.items() if isinstance(skip, SparseOperand))
-        return [n for n in sparse if n in demand.nodes and n not in demand.forms]
+        return [n for n in skips if n in demand.nodes and n not in demand.forms]
 
 
 @dataclass(frozen=True, slots=True)
