@@ -100,6 +100,7 @@ TESTS = (
     # packed forms and lowering
     *("test_lower_activation", "test_lower_contract", "test_lower_gemm", "test_lower_regions"),
     *("test_lower_right", "test_lower_routing", "test_lower_scopes", "test_lower_order"),
+    "test_lower_channels",
     *("test_lower_cuda", "test_lower_cuda_sparse", "test_lowering", "test_sparse_operands"),
     *("test_packed_axes", "test_packed_ones", "test_packed_images", "test_hidden_rows"),
     *("test_zero_rows", "test_empty_rows", "test_live", "test_live_keys", "test_strata"),
@@ -183,8 +184,8 @@ RELATED = {
     "lower.moves": ("test_lower_", "test_lowering.py", "test_packed_"),
     "lower.operands": ("test_lower_", "test_lowering.py", "test_packed_"),
     "lower.place_rows": ("test_lower_", "test_lowering.py", "test_packed_"),
-    "lower.kernels": ("test_lower_", "test_lowering.py", "test_packed_"),
-    "lower.steps": ("test_lower_", "test_lowering.py", "test_packed_"),
+    "lower.kernels": ("test_lower_", "test_lowering.py", "test_packed_", "test_sampled_products"),
+    "lower.steps": ("test_lower_", "test_lowering.py", "test_packed_", "test_sampled_products"),
     "lower.activation": ("test_lower_activation",),
     "lower.formula": ("test_lower_activation",),
     "lower.panels": ("test_lower_",),
