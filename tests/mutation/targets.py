@@ -42,6 +42,8 @@ MODULES = {  # the most important first; with what no answer rests on
     "pitc.passes.regions.attention": set(),
     "pitc.passes.regions.sparse": set(),
     "pitc.passes.regions.matrix": set(),
+    "pitc.passes.regions.channels": {"MAX_STEPS"},
+    "pitc.passes.regions.channel_price": {"LONGEST"},
     "pitc.passes.regions.terms": set(),
     "pitc.passes.regions.sampled": set(),
     "pitc.passes.regions.items": set(),
@@ -106,6 +108,7 @@ TESTS = (
     *("test_early_quantise", "test_fused_lowering", "test_padding", "test_exports"),
     *("test_lowering_session", "test_right_session", "test_packed_nodes", "test_lower_rewrite"),
     *("test_packed_attention", "test_packed_ir", "test_sampled_products", "test_forms_table"),
+    *("test_lower_channels", "test_channel_rows", "test_channel_trace"),
 )
 SEEDS = range(150)  # random graphs that judge
 LONGEST = 2.5  # seconds: slower tests do not judge
@@ -168,6 +171,8 @@ RELATED = {
     ),
     "regions.sparse": ("test_sparse_operands", "test_lower_contract", "test_lower_right"),
     "regions.matrix": ("test_lower_",),
+    "regions.channels": ("test_lower_channels",),
+    "regions.channel_price": ("test_channel_rows", "test_lower_channels"),
     "regions.terms": ("test_packed_axes", "probe:sparse"),
     "regions.items": ("test_packed_images",),
     "regions.candidates": ("test_live_keys", "test_exact_choice"),

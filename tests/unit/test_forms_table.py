@@ -45,7 +45,9 @@ def test_what_a_node_is_tried_with() -> None:
     assert names(None, Combine.MAP, none, Tried.DEAD) == ["elementwise", ITEMS]
     assert names(PackRule.PER_TENSOR, Combine.MAP, none, Tried.WANTED) == ["elementwise", ITEMS]
     assert names(PackRule.NORMALISER, Combine.MAP, none, Tried.DEAD) == ["normaliser", ITEMS]
-    assert names(PackRule.RESHAPED, Combine.MOVE, none, Tried.MOVED) == ["movement", ITEMS]
+    assert names(PackRule.REDUCTION, Combine.REDUCE, none, Tried.DEAD) == ["reduction", ITEMS]
+    for packs in (PackRule.RESHAPED, PackRule.REPEATED, PackRule.TRANSPOSED):
+        assert names(packs, Combine.MOVE, none, Tried.MOVED) == ["movement", ITEMS]
     assert names(PackRule.CHOICE, Combine.MOVE, none, Tried.DEAD) == ["choice"]
     assert names(gemm, Combine.PRODUCT, none, Tried.TERMS) == [TERMS]
     for packs, combine in product((None, gemm), (Combine.PRODUCT, Combine.BIASED_PRODUCT)):
