@@ -143,8 +143,8 @@ def _of_channels(site: PackCandidate, name: str, facts: Iterable[Region]) -> tup
         return not later and _is_whole(site.context, x) and graph.visible(x, name)
 
     def is_found(r: Region) -> bool:
-        looked = {d for t in r for d in t.dims() if d >= 0}
-        if not r.sources - {""} or CHANNELS not in looked or not looked <= {0, CHANNELS}:
+        behind_images = {d for t in r for d in t.dims() if d > 0}
+        if not r.sources - {""} or behind_images != {CHANNELS}:
             return False
         if not all(map(is_seen, r.sources - {""})):
             return False
@@ -197,7 +197,7 @@ def _is_step(context: FormContext, node: ir.Node, value: ir.Value) -> bool:
     graph, expr = context.graph, context.graph[first_output(node)].expr
     if expr is None or len(node.outputs) != 1 or not is_float32(graph, node.outputs[0]):
         return False
-    if expr.combine not in (Combine.MAP, Combine.REDUCE) or expr.ordered & {0, CHANNELS}:
+    if expr.combine not in (Combine.MAP, Combine.REDUCE) or CHANNELS in expr.ordered:
         return False
     own = graph[value.name or ""].shape or ()
     read = [r.index[:2] for r in expr.reads if node.inputs[r.operand] is value]

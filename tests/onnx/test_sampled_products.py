@@ -224,7 +224,7 @@ def batched(g: GraphBuilder) -> str:
 
 def blocks(g: GraphBuilder) -> str:
     """One number of the mask for 8 columns each."""
-    product = g.op("Reshape", g.op("MatMul", *matrices(g)), g.const(np.array([0, N // 8, 8])))
+    product = g.op("Reshape", g.op("MatMul", *matrices(g)), g.ints(0, N // 8, 8))
     return masked(g, product, ("m", N // 8, 1))
 
 
