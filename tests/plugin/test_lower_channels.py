@@ -201,6 +201,12 @@ def test_steps_behind_a_convolution_go_with_it(step: str) -> None:
         lambda g, y: g.op("LRN", y, size=3),
         lambda g, y: g.op("CumSum", y, g.const(1, np.int64)),
         lambda g, y: cast(g, g.op("Greater", y, g.const(0.0))),
+        lambda g, y: g.op("Mul", y, y),
+        lambda g, y: g.op(
+            "Mul",
+            g.input("z", np.float32, BATCH),
+            g.op("Unsqueeze", g.op("ReduceSum", y, g.ints(3), keepdims=0), g.ints(3)),
+        ),
     ],
 )
 def test_other_steps_stay_behind(step: Make) -> None:
@@ -212,6 +218,45 @@ def test_other_steps_stay_behind(step: Make) -> None:
     lowered = lower(proto)
     assert [r.op_type for r in lowered.report.nodes if r.lowering == "channels"] == ["Conv"]
     same(proto, lowered, [feeds_of(proto, d) for d in DENSITIES])
+
+
+def test_a_step_that_repeats_an_image_stays_behind() -> None:
+    def build(g: GraphBuilder) -> str:
+        shape = (1, C, SIZE, SIZE)
+        x = g.op("Mul", g.input("x", np.float32, shape), flag(g, shape=(1, C, 1, 1)))
+        return g.op("Mul", conv(g, x, C, C), g.input("z", np.float32, ("batch", C, 1, 1)))
+
+    proto = built(build, BATCH)
+    lowered = lower(proto)
+    assert [r.op_type for r in lowered.report.nodes if r.lowering == "channels"] == ["Conv"]
+    same(proto, lowered, [feeds_of(proto, d, n) for d in DENSITIES for n in (0, 1, 3)])
+
+
+def test_the_last_step_whose_zeros_are_known_is_the_last() -> None:
+    def shifted(g: GraphBuilder, y: str) -> str:
+        return g.op("Add", g.op("Mul", y, flag(g)), g.weight("s", array(C, 1, 1)))
+
+    proto = selected(shifted)
+    lowered = lower(proto)
+    inside = [r for r in lowered.report.nodes if r.lowering == "channels"]
+    assert [r.op_type for r in inside] == ["Conv", "Mul"] and "' is 0 where" in inside[0].sparse
+    same(proto, lowered, [feeds_of(proto, d) for d in DENSITIES])
+
+
+def test_steps_that_run_packed_stay_behind() -> None:
+    """Behind gated channels there is a product at places that a mask shows."""
+
+    def build(g: GraphBuilder) -> str:
+        y = conv(g, g.op("Mul", g.input("x", np.float32, BATCH), flag(g)), C, C)
+        rows = g.op("Transpose", g.op("Relu", y), perm=[0, 2, 3, 1])
+        product = g.op("MatMul", rows, g.weight("w", array(C, 64)))
+        return g.op("Mul", product, g.input("seen", np.float32, ("batch", SIZE, SIZE, 1)))
+
+    proto = built(build, ("batch", SIZE, SIZE, 64))
+    lowered = lower(proto)
+    found = {r.op_type: r.lowering for r in lowered.report.nodes}
+    assert (found["Conv"], found["Relu"], found["MatMul"]) == ("channels", "packed", "packed")
+    assert ifs(ir.serde.serialize_model(lowered.model))
 
 
 ATTRIBUTES: dict[str, dict[str, Any]] = {
