@@ -111,9 +111,9 @@ def live_channels(site: PackCandidate) -> ChannelSkip | Refusal:
             end = first_output(steps[count - 1])
             facts = graph[end].dead if unread else zero_regions(graph, end)
             idle = _of_channels(site, end, facts)
-            if idle and not graph[end].captured:
+            if idle:
                 return ChannelSkip(tuple(steps[:count]), zero, idle, unread, channels, filters)
-    if not zero or graph[first_output(steps[-1])].captured:
+    if not zero:
         return site.refuse(Code.NO_FACT, "nothing is known of its channels")
     return ChannelSkip(tuple(steps), zero, (), False, channels, filters)
 
@@ -278,7 +278,7 @@ def sound_channels(
         end, upset = skip.end.name or "", None
         if skip.unread and rests & graph[end].bit:
             idle = ()
-        if skip.unread and idle:
+        if idle:
             upset = reader_upset_by_zeros(beside, end, readers, {*unread, *demand.exits})
             idle = () if upset is not None and zero else idle
         if not (zero or idle):
