@@ -264,7 +264,7 @@ def sound_channels(
 
     def kept(r: Region) -> bool:
         read = r.sources - {""}
-        moved = any((graph[x].bit | above.get(x, 0)) & exits for x in read)
+        moved = any(above.get(x, 0) & exits for x in read)
         return read <= tested and not (moved or r.via & written)
 
     def readers(name: str) -> list[ir.Node]:

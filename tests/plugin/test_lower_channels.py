@@ -481,6 +481,49 @@ def test_what_is_overwritten_moves_no_test() -> None:
     same(proto, lowered, [feeds_of(proto, d) for d in DENSITIES])
 
 
+@pytest.mark.parametrize("first", ["Relu", "Unsqueeze"])
+def test_a_test_that_packed_columns_move_is_not_asked(first: str) -> None:
+    """Two gates. What the one hides of the other is not computed, but comes back as 0."""
+
+    def build(g: GraphBuilder) -> str:
+        columns = g.op(
+            "MatMul", g.input("t", np.float32, ("batch", 64)), g.weight("w", array(64, C))
+        )
+        if first == "Relu":
+            inner = g.op("Unsqueeze", g.op("Relu", columns), g.ints(2, 3))
+        else:
+            inner = g.op("Relu", g.op("Unsqueeze", columns, g.ints(2, 3)))
+        x = g.op(
+            "Mul", g.op("Mul", g.input("x", np.float32, BATCH), inner), flag(g, shape=(C, 1, 1))
+        )
+        return conv(g, x, F, C)
+
+    lowered = lower(built(build, ("batch", F, SIZE, SIZE)))
+    assert next(r.lowering for r in lowered.report.nodes if r.op_type == "MatMul") == "packed"
+    assert records(lowered)[0].sparse == "operand 0 is 0 where gate[d1, 0, 0] == 0"
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_result_that_the_body_of_a_loop_reads(relu: bool) -> None:
+    def build(g: GraphBuilder) -> str:
+        y = conv(g, g.op("Mul", g.input("x", np.float32, BATCH), flag(g)), C, C)
+        y = g.op("Relu", y) if relu else y
+        node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+        nodes = [node("Add", ["s", y], ["t"]), node("Identity", ["go"], ["on"])]
+        inputs = [info("i", 7, []), info("go", 9, []), info("s", 1, None)]
+        body = onnx.helper.make_graph(
+            nodes, "body", inputs, [info("on", 9, []), info("t", 1, None)]
+        )
+        trips = g.input("trips", np.int64, ())
+        return g.op("Loop", trips, "", g.input("z", np.float32, BATCH), body=body)
+
+    proto = built(build, BATCH)
+    lowered = lower(proto)
+    assert lowerings(lowered) == ["channels"]
+    for n in (0, 2):
+        same(proto, lowered, [{**feeds_of(proto, d), "trips": np.array(n)} for d in DENSITIES])
+
+
 def test_two_values_that_hide_each_other() -> None:
     """x * y with a gate on either side: one of them may be overwritten, not both."""
 
