@@ -8,9 +8,14 @@ import onnx.parser
 import pytest
 
 from pitc.ir.graph import Graph
-from pitc.passes.regions.candidates import Search
+from pitc.ir.index import ONE, Digit
+from pitc.ir.refusal import Code
+from pitc.passes.regions.candidates import Search, Tried
 from pitc.passes.regions.choose import choose_regions
 from pitc.passes.regions.contexts import contexts_of
+from pitc.passes.regions.domain import all_live
+from pitc.passes.regions.form import Form, FormContext, PackCandidate
+from pitc.passes.regions.forms import form_of
 from tests.fact_check import analysed
 from tests.random_check import lowering_everything
 
@@ -239,6 +244,19 @@ def test_products_of_all_rows_and_packed_keys(body: str, products: set[str]) -> 
 def test_rows_of_a_result_are_not_only_read_by_forms() -> None:
     found = chosen(f"{GUARDED}  y = MatMul (g, w2)", also="e")
     assert found == "p n g y | p y |  | 1*8192 3*8192"
+
+
+@pytest.mark.parametrize(("rank", "known"), [(2, True), (1, False)])
+def test_all_rows_have_a_known_number_of_elements(rank: int, known: bool) -> None:
+    """Of [b, s, 64] rows over b and s have; those over b have as many as there are tokens."""
+    graph = graph_of("y = Tanh (x)")
+    made, node = graph["y"].expr, graph["y"].producer
+    assert made is not None and node is not None
+    coords = tuple(Digit(d, ONE, e) for d, e in enumerate(made.shape[:rank]))
+    context = FormContext(graph, all_live(made.shape[:rank]), {"y": [coords]})
+    (rows,) = context.packings("y")
+    form = form_of(PackCandidate(context, node, made, rows), Tried.MOVED)
+    assert isinstance(form, Form) if known else getattr(form, "code", None) is Code.DYNAMIC_DIM
 
 
 def test_regions_that_do_not_pay_are_given_up() -> None:

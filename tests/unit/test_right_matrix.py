@@ -50,4 +50,4 @@ def test_a_constant_matrix(
 )
 def test_a_row_of_numbers(shape: tuple[int, ...], row: bool) -> None:
     numbers = ir.tensor(np.ones(shape, np.float32))
-    assert is_vector(ir.Value("bias", const_value=numbers), 4) is row
+    assert is_vector(ir.Value(name="bias", const_value=numbers), 4) is row
