@@ -32,6 +32,7 @@ def matrix_of(body: str, constant: tuple[int, ...]) -> tuple[str, bool, int, int
     [
         ("w = Reshape (c, sizes)", (2, 3, 4), ("c", False, 6, 4)),
         ("w = Transpose <perm = [1, 0]> (c)", (4, 6), ("c", True, 6, 4)),
+        ("w = Transpose (c)", (4, 6), ("c", True, 6, 4)),
         ("w = Transpose <perm = [0, 1]> (c)", (6, 4), None),
         # operators of the same names that may do anything
         ("w = other.Reshape (c, sizes)", (2, 3, 4), None),
