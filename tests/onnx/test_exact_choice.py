@@ -230,7 +230,10 @@ OUTER = """c = MatMul (x, w)  e = Where (live, c, zero)  f = Where (mask, score,
 @pytest.mark.parametrize(
     ("body", "products"),
     [
-        (ATTENTION.replace("KEYS", "mask"), {"s0", "o"}),
+        (
+            ATTENTION.replace("KEYS", "mask").replace("Where (live, o, zero)", "Add (x, o)"),
+            {"s0", "o"},
+        ),
         # no sum of products has all rows beside packed ones
         (f"{OUTER}  r = ReduceSum <keepdims = 1> (a, last)  y = Add (e, r)", set()),
     ],
@@ -241,9 +244,13 @@ def test_products_of_all_rows_and_packed_keys(body: str, products: set[str]) -> 
     assert {name for context in found for name in context.starts} == products
 
 
-def test_rows_of_a_result_are_not_only_read_by_forms() -> None:
-    found = chosen(f"{GUARDED}  y = MatMul (g, w2)", also="e")
-    assert found == "p n g y | p y |  | 1*8192 3*8192"
+@pytest.mark.parametrize(
+    ("end", "also"), [("y = MatMul (g, w2)", "e"), ("z = MatMul (g, w2)  y = Add (z, e)", "")]
+)
+def test_rows_that_are_read_whole_are_not_only_read_by_forms(end: str, also: str) -> None:
+    product = "z" if "z" in end else "y"
+    found = chosen(f"{GUARDED}  {end}", also=also)
+    assert found == f"p n g {product} | p {product} |  | 1*8192 3*8192"
 
 
 @pytest.mark.parametrize(("rank", "known"), [(2, True), (1, False)])

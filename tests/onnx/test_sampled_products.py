@@ -245,6 +245,11 @@ def unknown_terms(g: GraphBuilder) -> str:
     return masked(g, g.op("MatMul", a, b))
 
 
+def unknown_columns(g: GraphBuilder) -> str:
+    a, b = g.input("a", np.float32, ("m", K)), g.input("b", np.float32, (K, "n"))
+    return masked(g, g.op("MatMul", a, b), ("m", "n"))
+
+
 def with_bias(g: GraphBuilder) -> str:
     bias = g.input("bias", np.float32, (N,))
     return masked(g, g.op("Gemm", *matrices(g), bias))
@@ -263,6 +268,7 @@ def few_terms(g: GraphBuilder) -> str:
         (plain, Code.NO_KERNEL, replace(CUDA, tested_price=0, flops_per_byte=0)),
         (halves, Code.NO_LOWERING, ANY),
         (unknown_terms, Code.DYNAMIC_DIM, ANY),
+        (unknown_columns, Code.DYNAMIC_DIM, ANY),
         (few_terms, Code.NO_GAIN, ANY),
         (with_bias, Code.LAYOUT, ANY),
     ],
