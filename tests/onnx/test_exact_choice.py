@@ -24,7 +24,7 @@ TEXT = """
 g (float[b, s, 64] x, float[b, s, 64] u, bool[b, s] mask, bool[b, s] other, bool[s] line,
    bool[s] keys, bool[1] only, bool[b, s, s] pairs, float[b, s] score, float[s, 64] alone,
    float[s, 64] more) => (float[b, s, 64] y)
-<int64[1] last = {-1}, int64[1] one = {1}, float zero = {0}, float low = {-1e9}, float five = {5},
+<int64[1] last = {-1}, int64[1] one = {1}, float zero = {0}, float low = {-1e9}, float five = {5}, float[1] number = {5},
  int64[3] split = {0, 4, 16},
  int64 first = {0}, int64 second = {1}>
 {
@@ -215,6 +215,17 @@ CIRCULAR = """dead = Not (live)  q = MatMul (x, w)  positive = Greater (q, zero)
         ),
         # rows that nothing reads but a form, of what lives elsewhere: NaN, in whose place 0 is read
         (f"{GUARDED}  y = MatMul (g, w2)", "live p m d e n g y | y |  | 8*16384"),
+        # a sum that is read whole is refused with a reason, if some of its terms are 0
+        (
+            "v = Where (live, u, zero)  t = Transpose <perm = [0, 2, 1]> (u)  s0 = MatMul (x, t)"
+            "  o = MatMul (s0, v)  z = MatMul (v, w)  d = Where (live, z, zero)  y = Add (o, d)",
+            "z | z | o:LAYOUT s0:NO_KERNEL t:NOT_NEEDED | 1*8192",
+        ),
+        (
+            "c = MatMul (alone, w)  d = Where (lines, c, zero)  e = Gemm (d, w2, number)"
+            "  y = Add (x, e)",
+            "c | c |  | 1*8192",
+        ),
         # facts that rest on each other
         (CIRCULAR, "q positive | positive q | a:JOINT b0:JOINT dead:NOT_NEEDED | 2*8192"),
     ],
