@@ -226,10 +226,10 @@ def channel_axis(graph: Graph, node: ir.Node, operand: ir.Value) -> int | None:
         own = graph[operand.name or ""].shape
         return -1 if own is not None and all(e == ONE for e in own) else None
     images, channels = (dim_index(d, e) for d, e in enumerate(expr.shape[:2]))
-    index = reads[0].index
-    if len(reads) > 1 or not {ZERO, images, channels}.issuperset(index):
+    read, *more = reads
+    if more or not {ZERO, images, channels}.issuperset(read.index):
         return None
-    return index.index(channels) if channels != ZERO and channels in index else -1
+    return read.index.index(channels) if channels != ZERO and channels in read.index else -1
 
 
 def sound_channels(

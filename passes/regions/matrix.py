@@ -69,8 +69,7 @@ def is_float32(graph: Graph, value: ir.Value) -> bool:
 
 def has_kernels(graph: Graph, value: ir.Value) -> bool:
     """True where kernels of the target compute with the elements of a value."""
-    dtype = type_of(graph, value)
-    return dtype is not None and dtype in graph.target.types
+    return type_of(graph, value) in graph.target.types
 
 
 def is_large(graph: Graph, matrix: Matrix) -> bool:
@@ -182,8 +181,8 @@ def is_finite(value: ir.Value) -> bool:
 
 
 def has_bias(node: ir.Node) -> bool:
-    """True for a Gemm with a third operand."""
-    return node.op_type == "Gemm" and len(node.inputs) > 2 and node.inputs[2] is not None
+    """True for a product with a third operand."""
+    return len(node.inputs) > 2 and node.inputs[2] is not None
 
 
 def bias_row(node: ir.Node, n: int) -> ir.Value | None:

@@ -24,8 +24,8 @@ TEXT = """
 g (float[b, s, 64] x, float[b, s, 64] u, bool[b, s] mask, bool[b, s] other, bool[s] line,
    bool[s] keys, bool[1] only, bool[b, s, s] pairs, float[b, s] score, float[s, 64] alone,
    float[s, 64] more) => (float[b, s, 64] y)
-<int64[1] last = {-1}, int64[1] one = {1}, float zero = {0}, float low = {-1e9}, float five = {5}, float[1] number = {5},
- int64[3] split = {0, 4, 16},
+<int64[1] last = {-1}, int64[1] one = {1}, float zero = {0}, float low = {-1e9}, float five = {5},
+ float[1] number = {5}, int64[3] split = {0, 4, 16},
  int64 first = {0}, int64 second = {1}>
 {
     BODY

@@ -1,5 +1,6 @@
 """Convolutions that leave out channels: which do, and that the answer stays the same."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from models.graph import GraphBuilder
+from pitc.ir import target as targets
 from pitc.ir.refusal import Code
 from tests.channel_support import (
     BATCH,
@@ -171,6 +173,7 @@ STEPS: dict[str, Make] = {
     "norm": lambda g, x: norm(g, x, C),
     "relu": lambda g, x: g.op("Relu", x),
     "clip": lambda g, x: g.op("Clip", x, g.const(-0.5), g.const(0.5)),
+    "clip from above": lambda g, x: g.op("Clip", x, "", g.const(0.5)),
     "scaled by channel": lambda g, x: g.op("Mul", x, g.weight("s", array(C, 1, 1))),
     "shifted by channel": lambda g, x: g.op("Sub", g.weight("s", array(1, C, 1, 1)), x),
     "slope": lambda g, x: g.op("PRelu", x, g.weight("s", array(C, 1, 1))),
@@ -202,6 +205,9 @@ def test_steps_behind_a_convolution_go_with_it(step: str) -> None:
         lambda g, y: g.op("CumSum", y, g.const(1, np.int64)),
         lambda g, y: cast(g, g.op("Greater", y, g.const(0.0))),
         lambda g, y: g.op("Mul", y, y),
+        lambda g, y: g.op(
+            "Mul", g.op("ReduceSum", y, g.ints(2, 3)), g.input("z", np.float32, BATCH)
+        ),
         lambda g, y: g.op(
             "Mul",
             g.input("z", np.float32, BATCH),
@@ -386,6 +392,12 @@ def test_inside_a_branch() -> None:
 
 
 # ---- what is left alone
+
+
+def test_of_what_holds_no_zeros_only_the_first_reason_is_told() -> None:
+    lowered = lower(gated(lambda g, x: g.op("Identity", x)))
+    refusal = records(lowered)[0].refusal
+    assert refusal is not None and refusal.reason == "every part of it is read"
 
 
 def test_zeros_of_single_places_are_no_channels() -> None:
@@ -627,6 +639,16 @@ def test_only_large_convolutions_choose(
     monkeypatch.undo()
     lowered = lower(sized(*model))
     assert code_of(lowered) is (None if pays else Code.NO_GAIN)
+
+
+@pytest.mark.parametrize(("look", "code"), [(1 / 2, None), (9 / 16, Code.NO_GAIN)])
+def test_a_look_may_take_its_share_of_the_work(
+    look: float, code: Code | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = 2 * F * C * SIZE**2 * 3**2
+    prices = replace(targets.CPU.channels, look=int(look * work), loss=1 / 2)
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, channels=prices))
+    assert code_of(lower(gated(GATES["float"]))) is code
 
 
 def test_a_convolution_between_two_others_keeps_their_layout(

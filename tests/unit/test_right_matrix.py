@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from pitc.ir.graph import Graph
-from pitc.passes.regions.matrix import is_vector, right_matrix
+from pitc.passes.regions.matrix import Dims, is_vector, right_matrix, same_dims
 
 TEXT = """
 <ir_version: 10, opset_import: ["": 20, "other": 1]>
@@ -43,6 +43,22 @@ def test_a_constant_matrix(
     body: str, constant: tuple[int, ...], found: tuple[str, bool, int, int] | None
 ) -> None:
     assert matrix_of(body, constant) == found
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "same"),
+    [
+        (("m", 4), ("m", 4), True),
+        ((), (), True),
+        (("m", 4), ("n", 4), False),
+        ((None,), (None,), False),
+        ((), None, False),
+        (None, (), False),
+        (None, None, False),
+    ],
+)
+def test_sizes_that_are_known_to_be_equal(x: Dims | None, y: Dims | None, same: bool) -> None:
+    assert same_dims(x, y) is same
 
 
 @pytest.mark.parametrize(
