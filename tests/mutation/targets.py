@@ -43,6 +43,8 @@ MODULES = {  # the most important first; with what no answer rests on
     "pitc.passes.regions.attention": set(),
     "pitc.passes.regions.sparse": set(),
     "pitc.passes.regions.matrix": set(),
+    "pitc.passes.regions.channels": {"MAX_STEPS"},
+    "pitc.passes.regions.channel_price": {"LONGEST"},
     "pitc.passes.regions.terms": set(),
     "pitc.passes.regions.sampled": set(),
     "pitc.passes.regions.items": set(),
@@ -108,6 +110,7 @@ TESTS = (
     *("test_early_quantise", "test_fused_lowering", "test_padding", "test_exports"),
     *("test_lowering_session", "test_right_session", "test_packed_nodes", "test_lower_rewrite"),
     *("test_packed_attention", "test_packed_ir", "test_sampled_products", "test_forms_table"),
+    *("test_lower_channels", "test_channel_rows", "test_channel_trace", "test_right_matrix"),
 )
 SEEDS = range(150)  # random graphs that judge
 LONGEST = 2.5  # seconds: slower tests do not judge
@@ -170,11 +173,18 @@ RELATED = {
         "test_live_keys",
     ),
     "regions.sparse": ("test_sparse_operands", "test_lower_contract", "test_lower_right"),
-    "regions.matrix": ("test_lower_",),
+    "regions.matrix": ("test_right_matrix", "test_lower_"),
+    "regions.channels": ("test_lower_channels",),
+    "regions.channel_price": ("test_channel_rows", "test_lower_channels"),
     "regions.terms": ("test_packed_axes", "probe:sparse"),
     "regions.items": ("test_packed_images",),
     "regions.candidates": ("test_live_keys", "test_exact_choice"),
-    "regions.forms": ("test_live_keys", "test_packed_nodes"),
+    "regions.forms": (
+        "test_forms_table",
+        "test_exact_choice",
+        "test_live_keys",
+        "test_packed_nodes",
+    ),
     "lower.rewrite": ("test_lower_rewrite", "test_packed_", "test_lowering.py", "test_live_keys"),
     "lower.packed": ("test_lower_", "test_lowering.py", "test_packed_"),
     "lower.products": ("test_lower_", "test_lowering.py", "test_packed_"),

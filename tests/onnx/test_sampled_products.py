@@ -64,7 +64,7 @@ def computed(g: GraphBuilder) -> str:
 
 def lowered(body: Body, target: Target = ANY, prices: bool = True) -> tuple[ir.Model, Lowered]:
     g = GraphBuilder("m")
-    lead = ["two"] if body is batched else []
+    lead = ["two"] if body in (batched, blocks) else []
     g.output(body(g), "y", np.float32, (*lead, "rows", "columns"))
     model = ir.from_proto(g.model())
     options = LowerOptions(prices=PRICES if prices else None, target=target, check=True)
@@ -267,6 +267,12 @@ def batched(g: GraphBuilder) -> str:
     return masked(g, g.op("MatMul", a, b), (2, "m", N))
 
 
+def blocks(g: GraphBuilder) -> str:
+    """One number of the mask for 8 columns each."""
+    product = g.op("Reshape", g.op("MatMul", *matrices(g)), g.ints(0, N // 8, 8))
+    return masked(g, product, ("m", N // 8, 1))
+
+
 def turned_mask(g: GraphBuilder) -> str:
     mask = g.op("Transpose", g.input("mask", np.float32, (N, "m")), perm=[1, 0])
     return g.op("Mul", g.op("MatMul", *matrices(g)), mask)
@@ -284,6 +290,11 @@ def unknown_terms(g: GraphBuilder) -> str:
     return masked(g, g.op("MatMul", a, b))
 
 
+def unknown_columns(g: GraphBuilder) -> str:
+    a, b = g.input("a", np.float32, ("m", K)), g.input("b", np.float32, (K, "n"))
+    return masked(g, g.op("MatMul", a, b), ("m", "n"))
+
+
 def with_bias(g: GraphBuilder) -> str:
     bias = g.input("bias", np.float32, (N,))
     return masked(g, g.op("Gemm", *matrices(g), bias))
@@ -298,9 +309,11 @@ def few_terms(g: GraphBuilder) -> str:
     ("body", "code", "target"),
     [
         (batched, Code.NO_KERNEL, ANY),
+        (blocks, Code.NO_KERNEL, ANY),
         (plain, Code.NO_KERNEL, replace(CUDA, tested_price=0, flops_per_byte=0)),
         (halves, Code.NO_LOWERING, ANY),
         (unknown_terms, Code.DYNAMIC_DIM, ANY),
+        (unknown_columns, Code.DYNAMIC_DIM, ANY),
         (few_terms, Code.NO_GAIN, ANY),
         (with_bias, Code.LAYOUT, ANY),
     ],
