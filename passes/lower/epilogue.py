@@ -17,7 +17,7 @@ from pitc.passes.lower.activation import activation_behind
 from pitc.passes.lower.packed import Packed, operands_of
 from pitc.passes.lower.panels import padded_bias
 from pitc.passes.lower.rows import ahead, only_reader
-from pitc.passes.regions.matrix import dims_of, has_kernels, is_vector, same_dims, type_of
+from pitc.passes.regions.matrix import dims_of, has_kernels, is_vector, same_dims, tensor_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +54,26 @@ def epilogue_of(graph: Graph, product: ir.Value, n: int, *, bias: bool) -> Epilo
         bias: A bias may be among them.
     """
     found = Epilogue(product)
-    start = ahead(graph, product)
-    reader = only_reader(graph, start)
-    vector = _other_operand(reader, start)
-    if bias and reader is not None and is_vector(vector, n):
-        found = replace(found.then(graph, reader.outputs[0]), bias=vector)
+    vector, total = _added(graph, ahead(graph, product))
+    if bias and is_vector(vector, n):
+        found = replace(found.then(graph, total), bias=vector)
     activation = activation_behind(graph, ahead(graph, found.result))
     if activation is not None:
         found = replace(found.then(graph, activation.result), activation=activation.name)
     start = ahead(graph, found.result)
-    reader = only_reader(graph, start)
-    other = _other_operand(reader, start)
-    if reader is None or other is None or other is start or not _can_be_added(graph, start, other):
+    other, total = _added(graph, start)
+    if other is None or not _can_be_added(graph, start, other):
         return found
-    return replace(found.then(graph, reader.outputs[0]), residual=other)
+    return replace(found.then(graph, total), residual=other)
 
 
-def _other_operand(reader: ir.Node | None, value: ir.Value) -> ir.Value | None:
-    """The other operand of an Add that is the only reader of a value."""
+def _added(graph: Graph, value: ir.Value) -> tuple[ir.Value | None, ir.Value]:
+    """What the only reader of a value adds to it, and the sum; None and the value: nothing."""
+    reader = only_reader(graph, value)
     if reader is None or reader.domain or reader.op_type != "Add":
-        return None
-    return reader.inputs[1] if reader.inputs[0] is value else reader.inputs[0]
+        return None, value
+    other = reader.inputs[1] if reader.inputs[0] is value else reader.inputs[0]
+    return other, reader.outputs[0]
 
 
 def _can_be_added(graph: Graph, value: ir.Value, other: ir.Value) -> bool:
@@ -128,16 +127,11 @@ def _bias_behind_split(graph: Graph, product: ir.Value, n: int) -> ir.Value | No
     if reshape.op_type != "Reshape" or reshape.domain:
         return None
     split = reshape.outputs[0]
-    add = only_reader(graph, split)
-    other = _other_operand(add, split)
-    if add is None or other is None or add.outputs[0].is_graph_output():
+    other, total = _added(graph, split)
+    tensor, rows = tensor_of(other), (dims_of(graph, product) or ())[:1]
+    if tensor is None or tensor.size != n:
         return None
-    tensor = other.const_value if other.is_initializer() and not other.is_graph_input() else None
-    if tensor is None or tensor.dtype != type_of(graph, split) or tensor.size != n:
-        return None
-    rows, *columns = dims_of(graph, split) or (None,)
-    made, added = dims_of(graph, product) or (), [int(d) for d in tensor.shape.numpy()]
-    if not same_dims([rows], made[:1]) or added[-len(columns) :] != columns:
+    if not same_dims(dims_of(graph, split), (*rows, *tensor.shape.numpy())):
         return None  # it is added along other dimensions
-    ir.convenience.replace_all_uses_with(add.outputs[0], split)
+    ir.convenience.replace_all_uses_with(total, split)
     return other

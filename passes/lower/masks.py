@@ -9,11 +9,11 @@ The mask has to be the one that the node reads, and a bool: what lives is multip
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.nodes import attribute, plan_of
+from pitc.ir.nodes import plan_of
 from pitc.ir.plans.ops import Contract
 from pitc.passes.lower.packed import Packed, operands_of
 from pitc.passes.lower.rows import only_reader
-from pitc.passes.regions.matrix import type_of
+from pitc.passes.regions.matrix import tensor_of, type_of
 
 
 def fuse_masks(packed: Packed) -> None:
@@ -34,22 +34,20 @@ def _hides(reader: ir.Node, product: ir.Value, mask: ir.Value) -> bool:
     if reader.domain:
         return False
     if reader.op_type == "Where":
-        condition, chosen, other = reader.inputs
-        return condition is mask and chosen is product and _is_zero(other)
+        condition, _, other = reader.inputs
+        return condition is mask and _is_zero(other)
     if reader.op_type != "Mul":
         return False
     cast = next((x.producer() for x in reader.inputs if x is not None and x is not product), None)
     if cast is None or cast.domain or cast.op_type != "Cast":
         return False
-    return cast.inputs[0] is mask and attribute(cast, "to") == ir.DataType.FLOAT
+    return cast.inputs[0] is mask
 
 
 def _is_zero(value: ir.Value | None) -> bool:
     """True for a constant number 0, not -0.0."""
-    if value is None or value.const_value is None or not value.is_initializer():
-        return False
-    tensor = value.const_value
-    if tensor.size != 1 or len(tensor.shape) > 2 or value.is_graph_input():
+    tensor = tensor_of(value)
+    if tensor is None or tensor.size != 1 or len(tensor.shape) > 2:
         return False
     number = np.asarray(tensor.numpy()).reshape(())
     return bool(number == 0 and not np.signbit(number))

@@ -29,7 +29,7 @@ def fuse_moves(packed: Packed) -> None:
             packed.become(node, replace(plan, scatter=True), given, reader.outputs[0])
     for pack in packed.nodes():
         move, rows = packed_plan(pack), pack.outputs[0]
-        if not isinstance(move, Pack) or not _is_in_order(pack, move) or rows.is_graph_output():
+        if not isinstance(move, Pack) or not _is_in_order(pack, move):
             continue
         readers = [use.node for use in rows.uses()]
         if all(use.node in nodes and use.idx == 0 for use in rows.uses()):

@@ -11,15 +11,13 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
+from pitc.ir.nodes import plan_of
 from pitc.ir.plans.ops import Contract
 from pitc.passes.lower.activation import relu_operand
 from pitc.passes.lower.epilogue import epilogue_of, take_epilogue
-from pitc.passes.lower.packed import Packed, maker, operands_of, packed_plan
+from pitc.passes.lower.packed import Packed, maker, operands_of
 from pitc.passes.lower.products import Product, contract, product_of
 from pitc.passes.lower.rows import ahead, behind, only_reader
-
-STEPS_BETWEEN = 8
-"""Nodes between the contractions of one node, at most."""
 
 
 def fuse_left_operands(packed: Packed) -> None:
@@ -27,11 +25,11 @@ def fuse_left_operands(packed: Packed) -> None:
     for node, plan in packed.contractions():
         if not plan.skips or plan.gather or plan.right != "panels":
             continue
-        if not _fuse_inner(packed, node) and packed.graph.target.reads_relu:
-            _fuse_relu(packed, node)
+        if not _fuse_inner(packed, node, plan) and packed.graph.target.reads_relu:
+            _fuse_relu(packed, node, plan)
 
 
-def _fuse_inner(packed: Packed, node: ir.Node) -> bool:
+def _fuse_inner(packed: Packed, node: ir.Node, plan: Contract) -> bool:
     """Take in the product in front, if ReLU and nothing else stands between them."""
     graph, a = packed.graph, operands_of(node)["a"]
     inner = next(filter(None, (maker(x, Contract) for x in behind(graph, a))), None)
@@ -43,8 +41,8 @@ def _fuse_inner(packed: Packed, node: ir.Node) -> bool:
         contract(packed, product, product.node, skips=False)
         inner = product.node
         take_epilogue(packed, inner)
-    plan, front = packed_plan(node), packed_plan(inner)
-    assert isinstance(plan, Contract) and isinstance(front, Contract)
+    front = plan_of(inner)
+    assert isinstance(front, Contract)
     plain = front.activation == "relu" and not front.residual and not front.skips
     if not plain or front.scatter or not _is_alone(graph, inner.outputs[0], node):
         return False
@@ -52,7 +50,7 @@ def _fuse_inner(packed: Packed, node: ir.Node) -> bool:
     operands |= {"a": given["a"], "b1": given["b"]}
     if front.bias:
         operands["bias1"] = given["bias"]
-    if front.gather and not plan.scatter:
+    if front.gather:
         operands |= {name: given[name] for name in ("rows", "live")}
     whole = replace(plan, inner=front.k, inner_bias=front.bias, gather=front.gather)
     packed.become(node, whole, operands, inside=(inner.outputs[0], a))
@@ -60,11 +58,10 @@ def _fuse_inner(packed: Packed, node: ir.Node) -> bool:
 
 
 def _leads_to(graph: Graph, product: Product, node: ir.Node) -> bool:
-    """True where ReLU of a product, perhaps with a bias, is all that a contraction reads."""
+    """True where a product and its epilogue are all that a contraction reads."""
     start = product.node.outputs[0]
     found = epilogue_of(graph, start, product.matrix.n, bias=product.bias is None)
-    plain = found.activation == "relu" and found.residual is None
-    return plain and _is_alone(graph, found.result, node)
+    return _is_alone(graph, found.result, node)
 
 
 def _is_alone(graph: Graph, value: ir.Value, node: ir.Node) -> bool:
@@ -73,25 +70,18 @@ def _is_alone(graph: Graph, value: ir.Value, node: ir.Node) -> bool:
 
 
 def _product_before(value: ir.Value) -> ir.Node | None:
-    """The product that a value is computed from in a few steps."""
-    for _ in range(STEPS_BETWEEN):
-        node = value.producer()
-        if node is None:
-            return None
-        if node.op_type in ("MatMul", "Gemm"):
-            return node
-        computed = [x for x in node.inputs if x is not None and x.producer() is not None]
-        if not computed:
-            return None
-        value = computed[0]
-    return None
+    """The product that a value is computed from, by first operands."""
+    node = value.producer()
+    while node is not None and node.op_type not in ("MatMul", "Gemm"):
+        node = next(iter(node.predecessors()), None)
+    return node
 
 
-def _fuse_relu(packed: Packed, node: ir.Node) -> None:
+def _fuse_relu(packed: Packed, node: ir.Node, plan: Contract) -> None:
     """Read what ReLU reads, if nothing else reads its result."""
-    graph, operands, plan = packed.graph, operands_of(node), packed_plan(node)
+    graph, operands = packed.graph, operands_of(node)
     a = operands["a"]
-    if only_reader(graph, a) is not node or not isinstance(plan, Contract):
+    if only_reader(graph, a) is not node:
         return
     for value in behind(graph, a):
         before = relu_operand(graph, value)

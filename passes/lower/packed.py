@@ -57,7 +57,7 @@ class Log:
         """Source nodes that run inside the node of another one, and that one."""
         gone = {n: self.sources[self._last(n)] for n in self.absorbed if n.graph is None}
         of_made = {node: gone[made] for node, made in self.made.items() if made in gone}
-        return {node: into for node, into in (gone | of_made).items() if node is not into}
+        return gone | of_made
 
     def _last(self, node: ir.Node) -> ir.Node:
         """The packed node that a node is part of in the end."""
@@ -119,7 +119,7 @@ class Packed:
         forget_sizes(self.graph, self.build, inside)
         set_plan(node, plan, operands)
         if result is not out:
-            out.type, dims = result.type or out.type, dims_of(self.graph, result)
+            dims = dims_of(self.graph, result)
             out.shape = None if dims is None else declared(dims)
             ir.convenience.replace_all_uses_with(result, out, replace_graph_outputs=True)
             out.name, result.name = result.name, out.name

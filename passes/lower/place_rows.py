@@ -22,7 +22,7 @@ def place_rows(packed: Packed) -> None:
         if not plan.gather:
             _choose_source(packed, node, plan)
     for node, plan in packed.contractions():
-        if not (plan.gather or plan.scatter):
+        if not plan.scatter:
             _bring_into_shape(packed, node, plan)
 
 

@@ -59,16 +59,15 @@ def product_of(graph: Graph, node: ir.Node, source: ir.Node | None = None) -> Pr
         source: Where zeros are skipped, the node of the source graph; only there may the matrix be
             computed when the model runs.
     """
-    a = node.inputs[0]
     found = right_matrix(graph, node, source or node)
     if found is None or not (found.constant or source) or not is_large(graph, found):
         return None
-    if a is None or not has_kernels(graph, a):
+    a, bias = node.inputs[0], bias_row(node, found.n)
+    assert a is not None
+    if not has_kernels(graph, a) or (has_bias(node) and bias is None):
         return None
     dtype = type_of(graph, a)
-    bias = bias_row(node, found.n)
-    if dtype is None or dtype != type_of(graph, found.value) or (has_bias(node) and bias is None):
-        return None
+    assert dtype is not None
     return Product(node, a, found, bias, dtype)
 
 

@@ -33,7 +33,6 @@ from pitc.passes.lower.rewrite import Rewriter
 from pitc.passes.lower.rows import replace_sizes
 from pitc.passes.regions.choose import Regions
 from pitc.passes.regions.demand import is_shape_of_packed
-from pitc.passes.regions.sparse import SparseOperand
 
 
 @dataclass(slots=True)
@@ -59,10 +58,9 @@ class Lowering:
 
     @property
     def unpacked(self) -> list[ir.Node]:
-        """Contractions that skip zeros and run as they were."""
+        """Nodes that skip zeros and run as they were."""
         demand, skips = self.regions.demand, self.regions.skips
-        sparse = (n for n, skip in skips.items() if isinstance(skip, SparseOperand))
-        return [n for n in sparse if n in demand.nodes and n not in demand.forms]
+        return [n for n in skips if n in demand.nodes and n not in demand.forms]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +99,6 @@ def _make_contractions(low: Lowering) -> None:
     packed = low.packed
     found = [(made, source) for source, made in packed.log.made.items()]
     for node, source in (*found, *((n, n) for n in low.unpacked)):
-        if node.domain or node.op_type not in ("MatMul", "Gemm"):
-            continue
         skips = source in low.regions.skips
         product = product_of(packed.graph, node, source if skips else None)
         if product is not None:
@@ -117,7 +113,6 @@ def _tidy(low: Lowering) -> None:
 
 def _restore(low: Lowering) -> None:
     restore_fused(low.graph.model, {*low.regions.demand.forms, *low.unpacked})
-    _tidy(low)
 
 
 STEPS = (
@@ -130,8 +125,8 @@ STEPS = (
     Step("left operands", lambda low: fuse_left_operands(low.packed)),
     Step("head splits", lambda low: fuse_head_splits(low.packed)),
     Step("rows", lambda low: place_rows(low.packed)),
-    Step("tidy", _tidy),
     Step("bytes", lambda low: gather_bytes(low.packed, low.forms.gathers)),
+    Step("tidy", _tidy),
     Step("restore", _restore),
     Step("kernels", lambda low: choose_kernels(low.packed)),
     Step("regions on GPUs", lambda low: merge_regions(low.packed)),

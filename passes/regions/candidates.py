@@ -1,8 +1,8 @@
 """Which nodes are tried, and with which rows: the ways to look for candidates (`ROUNDS`).
 
 A node is tried with the rows of a domain in which its value is dead, or 0; with all rows, in their
-own order, beside packed keys; as a whole whose terms are rows of a domain; and with just the rows
-that its readers read.
+own order, beside packed keys; as a whole whose terms are rows of a domain; with just the rows that
+its readers read; and as a whole that looks for zeros when it runs.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,7 @@ from pitc.ir.sizes import sizes_known
 from pitc.passes.regions.attention import key_coords, row_coords
 from pitc.passes.regions.channels import is_convolution
 from pitc.passes.regions.contexts import Contexts
-from pitc.passes.regions.contraction import factor_reads, packed_rows
+from pitc.passes.regions.contraction import packed_rows
 from pitc.passes.regions.demand import Demand
 from pitc.passes.regions.domain import Domain, all_live
 from pitc.passes.regions.form import (
@@ -170,11 +170,9 @@ def rows_in_order(combine: Combine, search: Search) -> Iterator[PackCandidate]:
 def live_terms(search: Search) -> Iterator[PackCandidate]:
     """Contractions whose operands may be unread, or 0, at terms."""
     for node, expr in search.free(search.graph.nodes):
-        if operator_of(node).packs is not PackRule.CONTRACTION:
-            continue  # others scale their sums
-        factors = [r.operand for r in factor_reads(expr)]
-        if factors == [0, 1] and sizes_known(search.graph, expr.shape):
-            for context in search.contexts.of_terms(input_names(node)[:2]):
+        contracts = operator_of(node).packs is PackRule.CONTRACTION
+        if contracts and sizes_known(search.graph, expr.shape):
+            for context in search.contexts.of_terms(input_names(node)):
                 whole = context.undivided(first_output(node))
                 if not context.domain.rarely_dead:
                     yield from search.candidates(context, node, expr, whole)
@@ -183,17 +181,17 @@ def live_terms(search: Search) -> Iterator[PackCandidate]:
 def rows_wanted(search: Search) -> Iterator[PackCandidate]:
     """Values that nothing reads but forms of live rows: they need not be dead elsewhere.
 
-    g = h * mask      y[m, n] = sum over live t of g[t, m] * w[t, n]      g: live rows, no SWrite
+    d = h * mask / mask      y = 0 where d is NaN, else d      y: 0 at dead rows, d: NaN, unread
     """
-    graph, by_domain = search.graph, {c.domain: c for c in search.contexts}
-    for node, expr in search.free(reversed(graph.nodes)):
+    contexts = {c.domain: c for c in search.contexts}
+    for node, expr in search.free(reversed(search.graph.nodes)):
         name = first_output(node)
-        wanted = {_rows_read(search.forms.get(n), name) for n in graph[name].uses}
-        rows = next(iter(wanted)) if len(wanted) == 1 and name not in graph.outputs else None
-        context = None if rows is None else by_domain.get(rows[0])
-        if context is not None and rows is not None:
-            packing = context.packing_at(name, rows[1])
-            yield from search.candidates(context, node, expr, [packing] if packing else [])
+        wanted = {_rows_read(search.forms.get(n), name) for n in search.graph[name].uses}
+        only = len(wanted) == 1 and name not in search.graph.outputs
+        for domain, coords in filter(None, wanted if only else ()):
+            packing = contexts[domain].packing_at(name, coords) if domain in contexts else None
+            if packing is not None:
+                yield from search.candidates(contexts[domain], node, expr, [packing])
 
 
 def zeros_seen(search: Search) -> Iterator[PackCandidate]:

@@ -111,8 +111,8 @@ class _Sizes:
 
 def _sizes(graph: Graph, skip: ChannelSkip) -> _Sizes:
     expr = graph[skip.steps[0].outputs[0].name or ""].expr
-    assert expr is not None
-    image, result = (graph[x.name or ""].shape or () for x in (skip.image, skip.end))
+    image, result = (graph[x.name or ""].shape for x in (skip.image, skip.end))
+    assert expr is not None and image is not None and result is not None
 
     def size(extents: Shape) -> int:
         unknown = (1 if e == expr.shape[0] else EXAMPLE_SIZE for e in extents)

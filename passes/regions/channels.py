@@ -111,9 +111,9 @@ def live_channels(site: PackCandidate) -> ChannelSkip | Refusal:
             end = first_output(steps[count - 1])
             facts = graph[end].dead if unread else zero_regions(graph, end)
             idle = _of_channels(site, end, facts)
-            if idle and not graph[end].captured:
+            if idle:
                 return ChannelSkip(tuple(steps[:count]), zero, idle, unread, channels, filters)
-    if not zero or graph[first_output(steps[-1])].captured:
+    if not zero:
         return site.refuse(Code.NO_FACT, "nothing is known of its channels")
     return ChannelSkip(tuple(steps), zero, (), False, channels, filters)
 
@@ -143,8 +143,8 @@ def _of_channels(site: PackCandidate, name: str, facts: Iterable[Region]) -> tup
         return not later and _is_whole(site.context, x) and graph.visible(x, name)
 
     def is_found(r: Region) -> bool:
-        looked = {d for t in r for d in t.dims() if d >= 0}
-        if not r.sources - {""} or CHANNELS not in looked or not looked <= {0, CHANNELS}:
+        behind_images = {d for t in r for d in t.dims() if d > 0}
+        if not r.sources - {""} or behind_images != {CHANNELS}:
             return False
         if not all(map(is_seen, r.sources - {""})):
             return False
@@ -197,7 +197,7 @@ def _is_step(context: FormContext, node: ir.Node, value: ir.Value) -> bool:
     graph, expr = context.graph, context.graph[first_output(node)].expr
     if expr is None or len(node.outputs) != 1 or not is_float32(graph, node.outputs[0]):
         return False
-    if expr.combine not in (Combine.MAP, Combine.REDUCE) or expr.ordered & {0, CHANNELS}:
+    if expr.combine not in (Combine.MAP, Combine.REDUCE) or CHANNELS in expr.ordered:
         return False
     own = graph[value.name or ""].shape or ()
     read = [r.index[:2] for r in expr.reads if node.inputs[r.operand] is value]
@@ -226,10 +226,10 @@ def channel_axis(graph: Graph, node: ir.Node, operand: ir.Value) -> int | None:
         own = graph[operand.name or ""].shape
         return -1 if own is not None and all(e == ONE for e in own) else None
     images, channels = (dim_index(d, e) for d, e in enumerate(expr.shape[:2]))
-    index = reads[0].index
-    if len(reads) > 1 or not {ZERO, images, channels}.issuperset(index):
+    read, *more = reads
+    if more or not {ZERO, images, channels}.issuperset(read.index):
         return None
-    return index.index(channels) if channels != ZERO and channels in index else -1
+    return read.index.index(channels) if channels != ZERO and channels in read.index else -1
 
 
 def sound_channels(
@@ -264,7 +264,7 @@ def sound_channels(
 
     def kept(r: Region) -> bool:
         read = r.sources - {""}
-        moved = any((graph[x].bit | above.get(x, 0)) & exits for x in read)
+        moved = any(above.get(x, 0) & exits for x in read)
         return read <= tested and not (moved or r.via & written)
 
     def readers(name: str) -> list[ir.Node]:
@@ -278,7 +278,7 @@ def sound_channels(
         end, upset = skip.end.name or "", None
         if skip.unread and rests & graph[end].bit:
             idle = ()
-        if skip.unread and idle:
+        if idle:
             upset = reader_upset_by_zeros(beside, end, readers, {*unread, *demand.exits})
             idle = () if upset is not None and zero else idle
         if not (zero or idle):

@@ -114,8 +114,11 @@ def _add_skips(search: Search, out: Regions, given_up: Mapping[str, Sequence[Reg
     if channels:
         chosen = sound_channels(channels, out.forms, out.demand, given_up)
         chosen |= paying(search.graph, [s for s in chosen.values() if isinstance(s, ChannelSkip)])
-        out.skips |= {n: x for n, x in chosen.items() if isinstance(x, ChannelSkip)}
-        out.refusals |= {n: x for n, x in chosen.items() if isinstance(x, Refusal)}
+        for node, x in chosen.items():
+            if isinstance(x, Refusal):
+                out.refusals[node] = x
+            else:
+                out.skips[node] = x
 
 
 def _allowed_form(site: PackCandidate, tried: Tried, strata: Strata) -> Form | Skip | Refusal:

@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.index import ONE, Coords, Digit, bare_dim, dim_index
-from pitc.ir.nodes import attribute
+from pitc.ir.nodes import attribute, input_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.form import (
     Form,
@@ -242,10 +242,10 @@ def packed_rows(
     packings: Callable[[str], Sequence[Packing]], expr: TensorExpr, node: ir.Node, operand: int
 ) -> Iterator[Rows]:
     """The packings of one operand of a contraction whose dimensions are bare iteration axes."""
-    read, value = read_of(expr, operand), node.inputs[operand]
-    if read is None or value is None or value.name is None:
+    read = read_of(expr, operand)
+    if read is None:
         return
-    for packing in packings(value.name):
+    for packing in packings(input_names(node)[operand]):
         coords = to_iteration(packing.coords, read)
         rest = to_iteration(wide(packing.layout.rest), read)
         if coords is not None and rest is not None:

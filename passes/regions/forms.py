@@ -25,7 +25,6 @@ from pitc.passes.regions.terms import reduction_packed_form
 from pitc.passes.rules.record import PackRule, operator_of
 
 Axes = frozenset[Kind]
-ROWS = Tried.DEAD | Tried.MOVED | Tried.WANTED
 
 
 def first_told(first: Refusal, _: Refusal) -> Refusal:
@@ -75,7 +74,7 @@ class FormKind:
     packs: tuple[PackRule | None, ...] = ()
     combine: Combine | None = None
     axes: Axes | None = None
-    tried: Tried = ROWS
+    tried: Tried = Tried.DEAD | Tried.MOVED | Tried.WANTED
     saves: Saves = Saves.ROWS
     told: Callable[[Refusal, Refusal], Refusal] = first_told
 
@@ -85,19 +84,18 @@ def _contraction(form: FormRule, *axes: Kind) -> FormKind:
 
 
 BY_EXPRESSION = (
-    None,
     PackRule.PER_TENSOR,
     PackRule.REDUCTION,
     PackRule.RESHAPED,
     PackRule.REPEATED,
     PackRule.TRANSPOSED,
 )
-"""Of operators whose expression says how they pack."""
+"""Their operators are like those of which the records say nothing: the expression tells."""
 
 FORMS = (
-    FormKind("elementwise", packed.elementwise, BY_EXPRESSION, Combine.MAP),
-    FormKind("reduction", packed.reduction, BY_EXPRESSION, Combine.REDUCE),
-    FormKind("movement", packed.movement, BY_EXPRESSION, Combine.MOVE),
+    FormKind("elementwise", packed.elementwise, (None,), Combine.MAP),
+    FormKind("reduction", packed.reduction, (None,), Combine.REDUCE),
+    FormKind("movement", packed.movement, (None,), Combine.MOVE),
     FormKind("per_channel", packed.per_channel, (PackRule.PER_CHANNEL,)),
     FormKind("choice", packed.choice, (PackRule.CHOICE,)),
     _contraction(contraction.rows, Kind.M),
@@ -154,6 +152,7 @@ def kinds_of(
     packs: PackRule | None, combine: Combine, axes: Axes, tried: Tried
 ) -> tuple[FormKind, ...]:
     """The rows of the table that take such a node, in order."""
+    packs = None if packs in BY_EXPRESSION else packs
     return tuple(
         kind
         for kind in FORMS
@@ -167,7 +166,7 @@ def kinds_of(
 def form_of(site: PackCandidate, tried: Tried) -> Form | Skip | Refusal:
     """The first form of the table that fits a candidate, or why none does."""
     packs, said = operator_of(site.node).packs, None
-    axes = packed_axes(site) if packs is PackRule.CONTRACTION and tried in ROWS else Axes()
+    axes = packed_axes(site) if packs is PackRule.CONTRACTION else Axes()
     for kind in kinds_of(packs, site.expr.combine, axes, tried):
         found = kind.form(site)
         if isinstance(found, Skip):

@@ -69,8 +69,7 @@ def is_float32(graph: Graph, value: ir.Value) -> bool:
 
 def has_kernels(graph: Graph, value: ir.Value) -> bool:
     """True where kernels of the target compute with the elements of a value."""
-    dtype = type_of(graph, value)
-    return dtype is not None and dtype in graph.target.types
+    return type_of(graph, value) in graph.target.types
 
 
 def is_large(graph: Graph, matrix: Matrix) -> bool:
@@ -120,7 +119,7 @@ def _constant(value: ir.Value) -> tuple[ir.Value, Dims] | None:
         shape = tensor_of(target)
         if before is None or shape is None:
             return None
-        value, sizes = before, [int(n) for n in shape.numpy().reshape(-1)]
+        value, sizes = before, [int(n) for n in shape.numpy().flat]
     tensor = tensor_of(value)
     if tensor is None:
         return None
@@ -147,7 +146,8 @@ def _turned(node: ir.Node | None) -> ir.Value | None:
     """The matrix that a node transposes."""
     if node is None or node.domain or node.op_type != "Transpose":
         return None
-    return node.inputs[0] if attribute(node, "perm", [1, 0]) == [1, 0] else None
+    (matrix,) = node.inputs
+    return matrix if attribute(node, "perm", [1, 0]) == [1, 0] else None
 
 
 def _factors(
@@ -171,9 +171,7 @@ def _factors(
 
 def tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
     """The elements of a constant that no caller replaces."""
-    if value is None or not value.is_initializer() or value.is_graph_input():
-        return None
-    return value.const_value
+    return None if value is None or value.is_graph_input() else value.const_value
 
 
 def is_finite(value: ir.Value) -> bool:
@@ -183,8 +181,8 @@ def is_finite(value: ir.Value) -> bool:
 
 
 def has_bias(node: ir.Node) -> bool:
-    """True for a Gemm with a third operand."""
-    return node.op_type == "Gemm" and len(node.inputs) > 2 and node.inputs[2] is not None
+    """True for a product with a third operand."""
+    return len(node.inputs) > 2 and node.inputs[2] is not None
 
 
 def bias_row(node: ir.Node, n: int) -> ir.Value | None:

@@ -26,7 +26,7 @@ def sampled(site: PackCandidate) -> Form | Refusal:
         return site.refuse(Code.LAYOUT, "a bias is added to the product, or it is scaled")
     (_, n), (k,) = expr.shape, expr.reduced
     turned = factor_reads(expr)[1].index == (dim_index(1, n), dim_index(2, k))
-    if any(graph[site.input(i)].dtype != np.float32 for i in (0, 1)):
+    if graph[site.out.name].dtype != np.float32:
         return site.refuse(Code.NO_LOWERING, "elements are lowered for float32 only")
     terms, columns = k.as_int(), n.as_int()
     if terms is None or columns is None:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Read, TensorExpr, is_contraction
 from pitc.ir.graph import CHUNK, Graph, NodeView
-from pitc.ir.index import dim_index
+from pitc.ir.index import ZERO, Poly, dim_index
 from pitc.ir.nodes import is_plain_product, node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, describe
@@ -131,8 +131,7 @@ def _looks_at_zeros(graph: Graph, r: Region) -> bool:
 def _is_zero_test(graph: Graph, t: Test) -> bool:
     if t.alls or t.somes or not t.src:
         return not (t.alls or t.somes)
-    dtype = graph[t.src].dtype
-    truth = dtype is not None and dtype.kind == "b"  # a bool may as well say where to write 0
+    truth = graph[t.src].dtype == np.bool_  # a bool may as well say where to write 0
     return t.pred == "nz" and (not t.yes or truth) and not graph.is_constant(t.src)
 
 
@@ -150,9 +149,10 @@ def _dim_kinds(expr: TensorExpr, read: Read, kinds: Mapping[int, Kind]) -> dict[
     """What each dimension of the operand is, those of extent 1 left out; None where it is no axis
     that may be permuted.
     """
-    by_index = {dim_index(a, expr.extents[a]): kind for a, kind in kinds.items()}
-    places = ((d, p) for d, p in enumerate(read.index) if p is None or p.digits())
-    return {d: None if p is None else by_index.get(p) for d, p in places}
+    by_index: dict[Poly | None, Kind] = {
+        dim_index(a, expr.extents[a]): kind for a, kind in kinds.items()
+    }
+    return {d: by_index.get(p) for d, p in enumerate(read.index) if p != ZERO}
 
 
 def _tells_elements_apart(r: Region, kinds: Mapping[int, Kind | None]) -> bool:

@@ -97,7 +97,9 @@ def test_kernels_are_asked_for_without_sizes(model: onnx.ModelProto) -> None:
     }
 
 
-def test_every_bias_is_as_long_as_all_panels(model: onnx.ModelProto) -> None:
+@pytest.mark.parametrize("linear", ["matmul", "gemm"])
+def test_every_bias_is_as_long_as_all_panels(linear: str) -> None:
+    model = bert(replace(CONFIG, linear=linear), np.random.default_rng(0))
     graph = lowered(half(model), CUDA).model.graph
     seen = 0
     for node in graph:

@@ -8,8 +8,14 @@ import onnx.parser
 import pytest
 
 from pitc.ir.graph import Graph
+from pitc.ir.index import ONE, Digit
+from pitc.ir.refusal import Code
+from pitc.passes.regions.candidates import Search, Tried
 from pitc.passes.regions.choose import choose_regions
 from pitc.passes.regions.contexts import contexts_of
+from pitc.passes.regions.domain import all_live
+from pitc.passes.regions.form import Form, FormContext, PackCandidate
+from pitc.passes.regions.forms import form_of
 from tests.fact_check import analysed
 from tests.random_check import lowering_everything
 
@@ -19,7 +25,7 @@ g (float[b, s, 64] x, float[b, s, 64] u, bool[b, s] mask, bool[b, s] other, bool
    bool[s] keys, bool[1] only, bool[b, s, s] pairs, float[b, s] score, float[s, 64] alone,
    float[s, 64] more) => (float[b, s, 64] y)
 <int64[1] last = {-1}, int64[1] one = {1}, float zero = {0}, float low = {-1e9}, float five = {5},
- int64[3] split = {0, 4, 16},
+ float[1] number = {5}, int64[3] split = {0, 4, 16},
  int64 first = {0}, int64 second = {1}>
 {
     BODY
@@ -32,9 +38,10 @@ FIRST, BEFORE, AFTER = "d0-1 >= 0", "-d0 >= 0", "d0-2 >= 0"
 KEYS, SEEN = "all d-1: pairs[d0, d-1, d1] == 0", "all d-1: some d-101: pairs[d0, d-1, d-101] != 0"
 
 
-def graph_of(body: str, opset: int = 20, rows: str = ROWS) -> Graph:
-    """A graph with weights of 64 by 64, and one column."""
+def graph_of(body: str, opset: int = 20, rows: str = ROWS, also: str = "") -> Graph:
+    """A graph with weights of 64 by 64, and one column; of one more result or of none."""
     text = TEXT.replace("OPSET", str(opset)).replace("BODY", f"{rows}  {body}")
+    text = text.replace(" y)\n<", f" y, float[b, s, 64] {also})\n<") if also else text
     model = onnx.parser.parse_model(text)
     shapes = {"w": (64, 64), "w2": (64, 64), "w3": (64, 64), "col": (64, 1), "stack": (3, 64, 64)}
     for name, shape in shapes.items():
@@ -121,10 +128,10 @@ def test_domains_in_order(body: str, domains: list[str]) -> None:
     assert domains_of(graph_of(body)) == domains
 
 
-def chosen(body: str, everything: bool = True) -> str:
+def chosen(body: str, everything: bool = True, also: str = "") -> str:
     """Nodes that run packed, what comes back whole, and the refusals."""
     with lowering_everything() if everything else nullcontext():
-        graph = graph_of(body)
+        graph = graph_of(body, also=also)
         found = choose_regions(graph)
     forms = " ".join(n.outputs[0].name or "" for n in graph.nodes if n in found.forms)
     refusals = [(n.outputs[0].name, r.code.name) for n, r in found.refusals.items()]
@@ -143,6 +150,8 @@ HEADS = """q0 = MatMul (alone, w)  k0 = MatMul (alone, w2)  v0 = MatMul (alone, 
     p = Softmax <axis = -1> (m)  o = MatMul (p, v)  h = Where (lines, o, zero)
     r = Transpose <perm = [1, 0, 2]> (h)  i = ReduceSum <keepdims = 0> (r, one)
     j = ReduceSum <keepdims = 0> (i)  y = Add (x, j)"""
+GUARDED = """p = MatMul (x, w)  m = Cast <to = 1> (live)  d = Mul (p, m)  e = Div (d, m)
+    n = IsNaN (e)  g = Where (n, zero, e)"""
 CIRCULAR = """dead = Not (live)  q = MatMul (x, w)  positive = Greater (q, zero)
     a = Or (dead, positive)  b0 = Where (live, q, five)  c = Where (live, x, five)
     y = Where (a, c, b0)"""
@@ -204,12 +213,68 @@ CIRCULAR = """dead = Not (live)  q = MatMul (x, w)  positive = Greater (q, zero)
             "  j = ReduceSum <keepdims = 0> (h)  y = Add (x, j)",
             "a t s0 | s0 | lines:NOT_NEEDED m:NOT_NEEDED | 3*16384",
         ),
+        # rows that nothing reads but a form, of what lives elsewhere: NaN, in whose place 0 is read
+        (f"{GUARDED}  y = MatMul (g, w2)", "live p m d e n g y | y |  | 8*16384"),
+        # a sum that is read whole is refused with a reason, if some of its terms are 0
+        (
+            "v = Where (live, u, zero)  t = Transpose <perm = [0, 2, 1]> (u)  s0 = MatMul (x, t)"
+            "  o = MatMul (s0, v)  z = MatMul (v, w)  d = Where (live, z, zero)  y = Add (o, d)",
+            "z | z | o:LAYOUT s0:NO_KERNEL t:NOT_NEEDED | 1*8192",
+        ),
+        (
+            "c = MatMul (alone, w)  d = Where (lines, c, zero)  e = Gemm (d, w2, number)"
+            "  y = Add (x, e)",
+            "c | c |  | 1*8192",
+        ),
         # facts that rest on each other
         (CIRCULAR, "q positive | positive q | a:JOINT b0:JOINT dead:NOT_NEEDED | 2*8192"),
     ],
 )
 def test_nodes_that_run_packed(body: str, found: str) -> None:
     assert chosen(body) == found
+
+
+OUTER = """c = MatMul (x, w)  e = Where (live, c, zero)  f = Where (mask, score, zero)
+    row = Unsqueeze (f, one)  column = Unsqueeze (score, last)  a = Add (column, row)"""
+
+
+@pytest.mark.parametrize(
+    ("body", "products"),
+    [
+        (
+            ATTENTION.replace("KEYS", "mask").replace("Where (live, o, zero)", "Add (x, o)"),
+            {"s0", "o"},
+        ),
+        # no sum of products has all rows beside packed ones
+        (f"{OUTER}  r = ReduceSum <keepdims = 1> (a, last)  y = Add (e, r)", set()),
+    ],
+)
+def test_products_of_all_rows_and_packed_keys(body: str, products: set[str]) -> None:
+    graph = graph_of(body)
+    found = Search(graph, contexts_of(graph), {}).in_order
+    assert {name for context in found for name in context.starts} == products
+
+
+@pytest.mark.parametrize(
+    ("end", "also"), [("y = MatMul (g, w2)", "e"), ("z = MatMul (g, w2)  y = Add (z, e)", "")]
+)
+def test_rows_that_are_read_whole_are_not_only_read_by_forms(end: str, also: str) -> None:
+    product = "z" if "z" in end else "y"
+    found = chosen(f"{GUARDED}  {end}", also=also)
+    assert found == f"p n g {product} | p {product} |  | 1*8192 3*8192"
+
+
+@pytest.mark.parametrize(("rank", "known"), [(2, True), (1, False)])
+def test_all_rows_have_a_known_number_of_elements(rank: int, known: bool) -> None:
+    """Of [b, s, 64] rows over b and s have; those over b have as many as there are tokens."""
+    graph = graph_of("y = Tanh (x)")
+    made, node = graph["y"].expr, graph["y"].producer
+    assert made is not None and node is not None
+    coords = tuple(Digit(d, ONE, e) for d, e in enumerate(made.shape[:rank]))
+    context = FormContext(graph, all_live(made.shape[:rank]), {"y": [coords]})
+    (rows,) = context.packings("y")
+    form = form_of(PackCandidate(context, node, made, rows), Tried.MOVED)
+    assert isinstance(form, Form) if known else getattr(form, "code", None) is Code.DYNAMIC_DIM
 
 
 def test_regions_that_do_not_pay_are_given_up() -> None:

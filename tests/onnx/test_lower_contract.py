@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 from models.graph import GraphBuilder
+from pitc.ir.metadata import RULE, SOURCE
 from pitc.ir.refusal import Code
 from pitc.ir.target import CUDA
 from pitc.passes.pipeline import Lowered
@@ -36,6 +37,11 @@ def one_number(g: GraphBuilder, x: str) -> str:
     """One number is no bias: it is added to every column."""
     h = g.op("Add", g.op("MatMul", x, weight(g, "w1", K, H)), g.const(0.5, np.float32))
     return second(g, g.op("Relu", h))
+
+
+def constants_first(g: GraphBuilder, x: str) -> str:
+    h = g.op("Add", weight(g, "b1", H), g.op("MatMul", x, weight(g, "w1", K, H)))
+    return second(g, g.op("Max", g.const(0, np.float32), h))
 
 
 def plain(g: GraphBuilder, x: str) -> str:
@@ -113,6 +119,7 @@ def shared(g: GraphBuilder, x: str) -> str:
 FORMS: dict[str, tuple[Build, list[str]]] = {
     "plain": (plain, ["ffn"]),
     "row": (row, ["ffn"]),
+    "constants first": (constants_first, ["ffn"]),
     "one number": (one_number, ["sparse"]),
     "clip": (clip, ["ffn"]),
     "residual": (residual, ["ffn"]),
@@ -173,6 +180,43 @@ def test_what_one_node_takes_in_and_needs() -> None:
     lowered = lower(model(plain))
     assert inside(lowered) == ["matmul_3"] * 3 + ["", "matmul_3"]
     assert sorted(k.symbol for k in lowered.kernels) == KERNELS
+    (node,) = lowered.model.graph
+    assert (node.metadata_props[SOURCE], node.metadata_props[RULE]) == ("matmul_3", "contract")
+
+
+def test_a_relu_that_is_read_in_front_of_a_reshape_stays() -> None:
+    g = GraphBuilder("m")
+    x = g.op("Reshape", g.input("x", np.float32, (2, "s", K)), g.ints(-1, K))
+    scale = g.weight("g", np.ones(H, np.float32))
+    h = g.op("Relu", g.op("LayerNormalization", first(g, x), scale))
+    y = second(g, g.op("Reshape", h, g.ints(2, -1, H)))
+    g.output(y, "y", np.float32, (2, "s", N))
+    g.output(g.op("Neg", h), "h", np.float32, ("r", H))
+    proto = g.model()
+    lowered = lower(proto)
+    assert check(proto, lowered, rows(2, 3)) == ["sparse"]
+    assert [p["input_relu"] for p in plans(lowered)] == ["0"]
+
+
+def second_bias(g: GraphBuilder, h: str) -> str:
+    y = g.op("Gemm", h, weight(g, "w2", H, N), weight(g, "b2", N))
+    return g.op("Add", y, weight(g, "b3", N))
+
+
+def foreign_sum(g: GraphBuilder, h: str) -> str:
+    return g.op("Add", second(g, h), weight(g, "b2", N), domain="elsewhere")
+
+
+@pytest.mark.parametrize("behind", [second_bias, foreign_sum])
+def test_a_sum_behind_a_product_that_it_does_not_take(behind: Build) -> None:
+    g = GraphBuilder("m")
+    h = g.op("Relu", first(g, g.input("x", np.float32, ("r", K))))
+    g.output(behind(g, h), "y", np.float32, ("r", N))
+    proto = g.model()
+    lowered = lower(proto)
+    assert [n.op_type for n in lowered.model.graph] == ["EPContext", "Add"]
+    if behind is second_bias:
+        assert check(proto, lowered, rows(5)) == ["ffn"]
 
 
 @pytest.mark.parametrize(("lead", "known"), [((4, 8), True), (("b", 8), False), ((), False)])

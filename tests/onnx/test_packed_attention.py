@@ -137,6 +137,7 @@ def test_attention(case: str) -> None:
     lowered, _ = check(model(body), SIZES)
     (plan,) = [p for p in plans(lowered) if p["op"] == "attention"]
     assert {name: plan[name] for name in fields} == fields
+    assert "attention" in {r.kernel.operation for r in lowered.report.nodes if r.kernel}
     assert sorted(n.op_type for n in lowered.model.graph if n.op_type != "EPContext") == sorted(
         left
     )

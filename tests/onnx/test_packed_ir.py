@@ -21,6 +21,7 @@ from pitc.passes.lower.kernels import kernels_for
 from pitc.passes.lower.packed import Log, Packed, operands_of, remove_idle
 from pitc.passes.lower.steps import Lowering, Step
 from pitc.passes.pipeline import LowerOptions, run_passes
+from tests.tile_prices import PRICES
 
 K, N = 512, 512
 
@@ -103,6 +104,62 @@ def test_steps_change_plans_until_they_are_emitted(monkeypatch: pytest.MonkeyPat
     assert product.gather and product.scatter and product.kernels
 
 
+def doubles(g: GraphBuilder, x: str) -> str:
+    y = g.op("Cast", x, to=ir.DataType.DOUBLE)
+    return g.op("Cast", g.op("MatMul", y, g.weight("w", np.ones((K, N)))), to=ir.DataType.FLOAT)
+
+
+def narrow(g: GraphBuilder, x: str) -> str:
+    w = g.weight("w", np.ones((K, 4), np.float32))
+    h = g.op("MatMul", g.op("MatMul", x, w), g.weight("v", np.ones((4, K), np.float32)))
+    return g.op("MatMul", h, g.input("u", np.float32, (K, N)))
+
+
+def computed(g: GraphBuilder, x: str) -> str:
+    return g.op("MatMul", x, g.input("w", np.float32, (K, N)))
+
+
+def computed_bias(g: GraphBuilder, x: str) -> str:
+    w, c = g.weight("w", np.ones((K, N), np.float32)), g.input("c", np.float32, (N,))
+    y = g.op("Gemm", g.op("Reshape", x, g.ints(-1, K)), w, c)
+    return g.op("Reshape", y, g.dims(g.size(x, 0), g.size(x, 1), N))
+
+
+@pytest.mark.parametrize("make", [doubles, narrow, computed, computed_bias])
+def test_a_product_without_kernels_runs_as_it_is_on_live_rows(
+    make: Callable[[GraphBuilder, str], str],
+) -> None:
+    g = GraphBuilder("m")
+    x, mask = g.input("x", np.float32, ("b", "s", K)), g.input("mask", np.int64, ("b", "s"))
+    g.output(make(g, x), "y", np.float32, ("b", "s", N))
+    assert mask
+    made = run_passes(ir.from_proto(g.model()), LowerOptions("mask", check=True))
+    found = [type(plan_of(n)) for n in made.model.graph if is_pit_node(n)]
+    assert found == [Detect, Pack, Unpack]
+    assert {"MatMul", "Gemm"} & {n.op_type for n in made.model.graph}
+
+
+def test_values_are_known_by_their_names_behind_every_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a product whose operand and result have other dimensions: one of them is made."""
+
+    def look(low: Lowering) -> None:
+        build, nodes = low.packed.build, low.graph.model.graph
+        found = [o for n in nodes for o in n.outputs if build.has(o.name or "")]
+        assert found and all(build.value(o.name or "") is o for o in found)
+
+    wanted = [s for step in steps.STEPS for s in (step, Step("look", look))]
+    monkeypatch.setattr(steps, "STEPS", tuple(wanted))
+    g = GraphBuilder("m")
+    x, w = g.input("x", np.float32, ("b", "s", K)), g.weight("w", np.ones((K, N), np.float32))
+    a = g.op("Relu", g.op("Softplus", g.op("Reshape", x, g.ints(-1, K))))
+    y = g.op("Reshape", g.op("MatMul", a, w), g.dims(g.size(x, 0), g.size(x, 1), N))
+    g.output(g.op("Relu", y), "y", np.float32, ("b", "s", N))
+    made = run_passes(ir.from_proto(g.model()), LowerOptions(prices=PRICES))
+    assert [n.op_type for n in made.model.graph][-2:] == ["EPContext", "Reshape"]
+
+
 @pytest.mark.parametrize("between", ["Relu", "Reshape"])
 def test_a_constant_is_a_bias_behind_a_split_only(between: str) -> None:
     """What is added behind an activation is added behind it."""
@@ -123,6 +180,29 @@ def test_a_constant_is_a_bias_behind_a_split_only(between: str) -> None:
     assert (plan.activation, plan.bias) == (activation, has_bias)
 
 
+@pytest.mark.parametrize(
+    ("rest", "split", "constant"),
+    [((), (N, 1), (N,)), ((2,), (2 * N,), (2 * N,)), ((), (8, N // 8), None)],
+    ids=["along other columns", "of several rows", "of the caller"],
+)
+def test_what_else_is_added_behind_a_split_is_no_bias(
+    rest: tuple[int, ...], split: tuple[int, ...], constant: tuple[int, ...] | None
+) -> None:
+    g = GraphBuilder("m")
+    x, mask = g.input("x", np.float32, ("b", "s", *rest, K)), g.input("mask", np.int64, ("b", "s"))
+    h = g.op("MatMul", x, g.weight("w", np.ones((K, N), np.float32)))
+    h = g.op("Reshape", h, g.ints(0, 0, *split))
+    c = g.weight("c", np.ones(constant, np.float32)) if constant else ""
+    h = g.op("Add", h, c or g.input("c", np.float32, split))
+    h = g.op("ReduceSum", h, g.ints(-1), keepdims=0)
+    g.output(h, "y", np.float32, ("b", "s", *(f"n{d}" for d in split[1:])))
+    assert mask
+    low = run_passes(ir.from_proto(g.model()), LowerOptions("mask", check=True))
+    found = [plan_of(n) for n in low.model.graph if is_pit_node(n)]
+    assert [p.bias for p in found if isinstance(p, Contract)] == [False]
+    assert "Add" in {n.op_type for n in low.model.graph}
+
+
 MODEL = """<ir_version: 8, opset_import: ["": 17]> g (float[n, 4] x) => (float[n, 4] y)
 <float[4, 4] w = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}> {
   t = Neg (x) c = MatMul (t, w) r = Relu (c) y = Add (r, x) }"""
@@ -141,6 +221,18 @@ def test_a_node_becomes_what_later_nodes_compute() -> None:
     assert product.outputs[0] is model.graph.outputs[0] and product.outputs[0].name == "y"
     assert operands_of(product) == {"a": x, "b": w, "residual": x}
     assert packed.log.inside() == dict.fromkeys((negate, relu, add), product)
+    assert packed.build.value("y") is product.outputs[0]
+
+
+def test_a_node_takes_in_nothing_in_front_of_its_operands() -> None:
+    model = ir.from_proto(onnx.parser.parse_model(MODEL))
+    graph = Graph(model)
+    packed = Packed(graph, Builder(graph))
+    negate, product, relu, add = list(model.graph)
+    plan = Contract(activation="relu", bias=False, dtype="float32", k=4, n=4, residual=True)
+    t, w, x = negate.outputs[0], model.graph.initializers["w"], model.graph.inputs[0]
+    packed.become(product, plan, {"a": t, "b": w, "residual": x}, add.outputs[0])
+    assert packed.log.absorbed == {relu: product, add: product}
 
 
 def test_a_node_is_inside_of_the_last_one_that_is_there() -> None:
@@ -178,7 +270,7 @@ def test_only_idle_nodes_go() -> None:
     remove_idle(nodes[:3])
     assert list(model.graph) == nodes
     model.graph.outputs[:] = [nodes[0].outputs[0]]
-    remove_idle(nodes[1:])
+    remove_idle(nodes)
     assert list(model.graph) == nodes[:1]
 
 

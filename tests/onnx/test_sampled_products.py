@@ -52,7 +52,7 @@ def gradient(g: GraphBuilder) -> str:
 
 def chosen(g: GraphBuilder) -> str:
     product = g.op("MatMul", *matrices(g))
-    return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, g.const(-1.0))
+    return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, g.const(1.0))
 
 
 def computed(g: GraphBuilder) -> str:
@@ -64,7 +64,7 @@ def computed(g: GraphBuilder) -> str:
 
 def lowered(body: Body, target: Target = ANY, prices: bool = True) -> tuple[ir.Model, Lowered]:
     g = GraphBuilder("m")
-    lead = ["two"] if body is batched else []
+    lead = ["two"] if body in (batched, blocks) else []
     g.output(body(g), "y", np.float32, (*lead, "rows", "columns"))
     model = ir.from_proto(g.model())
     options = LowerOptions(prices=PRICES if prices else None, target=target, check=True)
@@ -101,6 +101,7 @@ def test_one_node_computes_live_elements(body: Body, right: str, density: float)
         N,
     )
     assert [role for role, _ in plan.kernels] == ["dense", "block"]
+    assert all(f"_{right}" in symbol for _, symbol in plan.kernels)
     product = next(r for r in made.report.nodes if r.flops and r.kernel)
     assert (product.lowering, product.rule) == ("contract", "sampled product")
     compare(source, made, K if body is gradient else M, density)
@@ -153,6 +154,11 @@ def one_by_one(g: GraphBuilder) -> str:
     return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, zero)
 
 
+def row_of_zeros(g: GraphBuilder) -> str:
+    product, zeros = g.op("MatMul", *matrices(g)), g.const(np.zeros(N, np.float32))
+    return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, zeros)
+
+
 def chosen_other(g: GraphBuilder) -> str:
     product, other = g.op("MatMul", *matrices(g)), g.input("z", np.float32, ("m", N))
     return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, other)
@@ -171,6 +177,39 @@ def negated(g: GraphBuilder) -> str:
 def chosen_negative(g: GraphBuilder) -> str:
     product = g.op("MatMul", *matrices(g))
     return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, g.const(-0.0))
+
+
+def whole_numbers(g: GraphBuilder) -> str:
+    """What lives is multiplied by other numbers than 1."""
+    keep = g.op("Cast", g.input("mask", np.int64, ("m", N)), to=1)
+    return g.op("Mul", g.op("MatMul", *matrices(g)), keep)
+
+
+def scaled_where(g: GraphBuilder) -> str:
+    mask, product = g.input("mask", np.bool_, ("m", N)), g.op("MatMul", *matrices(g))
+    return g.op("Mul", product, g.op("Where", mask, g.const(2.0), g.const(0.0)))
+
+
+def between(make: Callable[[GraphBuilder, str, str], str]) -> Body:
+    """A step between the product and its mask."""
+
+    def body(g: GraphBuilder) -> str:
+        mask, product = g.input("mask", np.bool_, ("m", N)), g.op("MatMul", *matrices(g))
+        return g.op("Where", mask, make(g, product, mask), g.const(0.0))
+
+    return body
+
+
+def other_mask(g: GraphBuilder, product: str, _: str) -> str:
+    return g.op("Mul", product, g.op("Cast", g.input("other", np.bool_, ("m", N)), to=1))
+
+
+def other_input(g: GraphBuilder, product: str, _: str) -> str:
+    return g.op("Mul", product, g.input("z", np.float32, ("m", N)))
+
+
+def mask_subtracted(g: GraphBuilder, product: str, mask: str) -> str:
+    return g.op("Sub", product, g.op("Cast", mask, to=1))
 
 
 def two_masks(g: GraphBuilder) -> str:
@@ -201,6 +240,12 @@ def squared(g: GraphBuilder) -> str:
         (chosen_negative, ["Where"]),
         (two_masks, ["Cast", "Mul", "Mul"]),
         (squared, ["Mul", "Mul"]),
+        (whole_numbers, ["Cast", "Mul"]),
+        (scaled_where, ["Mul", "Where"]),
+        (between(other_mask), ["Cast", "Mul", "Where"]),
+        (between(other_input), ["Mul", "Where"]),
+        (between(mask_subtracted), ["Cast", "Sub", "Where"]),
+        (row_of_zeros, ["Where"]),
     ],
 )
 def test_a_mask_is_taken_in(body: Body, left: list[str]) -> None:
@@ -222,6 +267,12 @@ def batched(g: GraphBuilder) -> str:
     return masked(g, g.op("MatMul", a, b), (2, "m", N))
 
 
+def blocks(g: GraphBuilder) -> str:
+    """One number of the mask for 8 columns each."""
+    product = g.op("Reshape", g.op("MatMul", *matrices(g)), g.ints(0, N // 8, 8))
+    return masked(g, product, ("m", N // 8, 1))
+
+
 def turned_mask(g: GraphBuilder) -> str:
     mask = g.op("Transpose", g.input("mask", np.float32, (N, "m")), perm=[1, 0])
     return g.op("Mul", g.op("MatMul", *matrices(g)), mask)
@@ -239,6 +290,11 @@ def unknown_terms(g: GraphBuilder) -> str:
     return masked(g, g.op("MatMul", a, b))
 
 
+def unknown_columns(g: GraphBuilder) -> str:
+    a, b = g.input("a", np.float32, ("m", K)), g.input("b", np.float32, (K, "n"))
+    return masked(g, g.op("MatMul", a, b), ("m", "n"))
+
+
 def with_bias(g: GraphBuilder) -> str:
     bias = g.input("bias", np.float32, (N,))
     return masked(g, g.op("Gemm", *matrices(g), bias))
@@ -253,9 +309,11 @@ def few_terms(g: GraphBuilder) -> str:
     ("body", "code", "target"),
     [
         (batched, Code.NO_KERNEL, ANY),
+        (blocks, Code.NO_KERNEL, ANY),
         (plain, Code.NO_KERNEL, replace(CUDA, tested_price=0, flops_per_byte=0)),
         (halves, Code.NO_LOWERING, ANY),
         (unknown_terms, Code.DYNAMIC_DIM, ANY),
+        (unknown_columns, Code.DYNAMIC_DIM, ANY),
         (few_terms, Code.NO_GAIN, ANY),
         (with_bias, Code.LAYOUT, ANY),
     ],

@@ -1,5 +1,6 @@
 """Convolutions that leave out channels: which do, and that the answer stays the same."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from models.graph import GraphBuilder
+from pitc.ir import target as targets
 from pitc.ir.refusal import Code
 from tests.channel_support import (
     BATCH,
@@ -171,6 +173,7 @@ STEPS: dict[str, Make] = {
     "norm": lambda g, x: norm(g, x, C),
     "relu": lambda g, x: g.op("Relu", x),
     "clip": lambda g, x: g.op("Clip", x, g.const(-0.5), g.const(0.5)),
+    "clip from above": lambda g, x: g.op("Clip", x, "", g.const(0.5)),
     "scaled by channel": lambda g, x: g.op("Mul", x, g.weight("s", array(C, 1, 1))),
     "shifted by channel": lambda g, x: g.op("Sub", g.weight("s", array(1, C, 1, 1)), x),
     "slope": lambda g, x: g.op("PRelu", x, g.weight("s", array(C, 1, 1))),
@@ -201,6 +204,15 @@ def test_steps_behind_a_convolution_go_with_it(step: str) -> None:
         lambda g, y: g.op("LRN", y, size=3),
         lambda g, y: g.op("CumSum", y, g.const(1, np.int64)),
         lambda g, y: cast(g, g.op("Greater", y, g.const(0.0))),
+        lambda g, y: g.op("Mul", y, y),
+        lambda g, y: g.op(
+            "Mul", g.op("ReduceSum", y, g.ints(2, 3)), g.input("z", np.float32, BATCH)
+        ),
+        lambda g, y: g.op(
+            "Mul",
+            g.input("z", np.float32, BATCH),
+            g.op("Unsqueeze", g.op("ReduceSum", y, g.ints(3), keepdims=0), g.ints(3)),
+        ),
     ],
 )
 def test_other_steps_stay_behind(step: Make) -> None:
@@ -212,6 +224,45 @@ def test_other_steps_stay_behind(step: Make) -> None:
     lowered = lower(proto)
     assert [r.op_type for r in lowered.report.nodes if r.lowering == "channels"] == ["Conv"]
     same(proto, lowered, [feeds_of(proto, d) for d in DENSITIES])
+
+
+def test_a_step_that_repeats_an_image_stays_behind() -> None:
+    def build(g: GraphBuilder) -> str:
+        shape = (1, C, SIZE, SIZE)
+        x = g.op("Mul", g.input("x", np.float32, shape), flag(g, shape=(1, C, 1, 1)))
+        return g.op("Mul", conv(g, x, C, C), g.input("z", np.float32, ("batch", C, 1, 1)))
+
+    proto = built(build, BATCH)
+    lowered = lower(proto)
+    assert [r.op_type for r in lowered.report.nodes if r.lowering == "channels"] == ["Conv"]
+    same(proto, lowered, [feeds_of(proto, d, n) for d in DENSITIES for n in (0, 1, 3)])
+
+
+def test_the_last_step_whose_zeros_are_known_is_the_last() -> None:
+    def shifted(g: GraphBuilder, y: str) -> str:
+        return g.op("Add", g.op("Mul", y, flag(g)), g.weight("s", array(C, 1, 1)))
+
+    proto = selected(shifted)
+    lowered = lower(proto)
+    inside = [r for r in lowered.report.nodes if r.lowering == "channels"]
+    assert [r.op_type for r in inside] == ["Conv", "Mul"] and "' is 0 where" in inside[0].sparse
+    same(proto, lowered, [feeds_of(proto, d) for d in DENSITIES])
+
+
+def test_steps_that_run_packed_stay_behind() -> None:
+    """Behind gated channels there is a product at places that a mask shows."""
+
+    def build(g: GraphBuilder) -> str:
+        y = conv(g, g.op("Mul", g.input("x", np.float32, BATCH), flag(g)), C, C)
+        rows = g.op("Transpose", g.op("Relu", y), perm=[0, 2, 3, 1])
+        product = g.op("MatMul", rows, g.weight("w", array(C, 64)))
+        return g.op("Mul", product, g.input("seen", np.float32, ("batch", SIZE, SIZE, 1)))
+
+    proto = built(build, ("batch", SIZE, SIZE, 64))
+    lowered = lower(proto)
+    found = {r.op_type: r.lowering for r in lowered.report.nodes}
+    assert (found["Conv"], found["Relu"], found["MatMul"]) == ("channels", "packed", "packed")
+    assert ifs(ir.serde.serialize_model(lowered.model))
 
 
 ATTRIBUTES: dict[str, dict[str, Any]] = {
@@ -343,6 +394,12 @@ def test_inside_a_branch() -> None:
 # ---- what is left alone
 
 
+def test_of_what_holds_no_zeros_only_the_first_reason_is_told() -> None:
+    lowered = lower(gated(lambda g, x: g.op("Identity", x)))
+    refusal = records(lowered)[0].refusal
+    assert refusal is not None and refusal.reason == "every part of it is read"
+
+
 def test_zeros_of_single_places_are_no_channels() -> None:
     proto = gated(lambda g, x: g.op("Relu", x))
     lowered = lower(proto)
@@ -434,6 +491,49 @@ def test_what_is_overwritten_moves_no_test() -> None:
     first = records(lowered)[0]
     assert first.dead and first.refusal is not None and first.refusal.code is Code.JOINT
     same(proto, lowered, [feeds_of(proto, d) for d in DENSITIES])
+
+
+@pytest.mark.parametrize("first", ["Relu", "Unsqueeze"])
+def test_a_test_that_packed_columns_move_is_not_asked(first: str) -> None:
+    """Two gates. What the one hides of the other is not computed, but comes back as 0."""
+
+    def build(g: GraphBuilder) -> str:
+        columns = g.op(
+            "MatMul", g.input("t", np.float32, ("batch", 64)), g.weight("w", array(64, C))
+        )
+        if first == "Relu":
+            inner = g.op("Unsqueeze", g.op("Relu", columns), g.ints(2, 3))
+        else:
+            inner = g.op("Relu", g.op("Unsqueeze", columns, g.ints(2, 3)))
+        x = g.op(
+            "Mul", g.op("Mul", g.input("x", np.float32, BATCH), inner), flag(g, shape=(C, 1, 1))
+        )
+        return conv(g, x, F, C)
+
+    lowered = lower(built(build, ("batch", F, SIZE, SIZE)))
+    assert next(r.lowering for r in lowered.report.nodes if r.op_type == "MatMul") == "packed"
+    assert records(lowered)[0].sparse == "operand 0 is 0 where gate[d1, 0, 0] == 0"
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_result_that_the_body_of_a_loop_reads(relu: bool) -> None:
+    def build(g: GraphBuilder) -> str:
+        y = conv(g, g.op("Mul", g.input("x", np.float32, BATCH), flag(g)), C, C)
+        y = g.op("Relu", y) if relu else y
+        node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+        nodes = [node("Add", ["s", y], ["t"]), node("Identity", ["go"], ["on"])]
+        inputs = [info("i", 7, []), info("go", 9, []), info("s", 1, None)]
+        body = onnx.helper.make_graph(
+            nodes, "body", inputs, [info("on", 9, []), info("t", 1, None)]
+        )
+        trips = g.input("trips", np.int64, ())
+        return g.op("Loop", trips, "", g.input("z", np.float32, BATCH), body=body)
+
+    proto = built(build, BATCH)
+    lowered = lower(proto)
+    assert lowerings(lowered) == ["channels"]
+    for n in (0, 2):
+        same(proto, lowered, [{**feeds_of(proto, d), "trips": np.array(n)} for d in DENSITIES])
 
 
 def test_two_values_that_hide_each_other() -> None:
@@ -539,6 +639,16 @@ def test_only_large_convolutions_choose(
     monkeypatch.undo()
     lowered = lower(sized(*model))
     assert code_of(lowered) is (None if pays else Code.NO_GAIN)
+
+
+@pytest.mark.parametrize(("look", "code"), [(1 / 2, None), (9 / 16, Code.NO_GAIN)])
+def test_a_look_may_take_its_share_of_the_work(
+    look: float, code: Code | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = 2 * F * C * SIZE**2 * 3**2
+    prices = replace(targets.CPU.channels, look=int(look * work), loss=1 / 2)
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, channels=prices))
+    assert code_of(lower(gated(GATES["float"]))) is code
 
 
 def test_a_convolution_between_two_others_keeps_their_layout(

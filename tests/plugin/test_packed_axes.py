@@ -143,6 +143,20 @@ def test_a_sum_over_more_than_the_packed_axis_stays() -> None:
     assert not lower(model).report.regions
 
 
+def test_a_sum_of_which_only_the_run_knows_the_extents_stays() -> None:
+    tokens = TOKENS.replace("float[b, s] m)", f"float[b, s] m, bool[{K}] f)").replace(
+        f"[{K}, {N}] y", f"[u, {N}] y"
+    )
+    model = parsed(
+        f"{tokens} {{ {MASKED} {FLAT} kept = Compress <axis = 1> (x2, f)"
+        " y = Gemm <transA = 1> (kept, d2) }"
+    )
+    lowered = lower(model)
+    assert not lowered.report.regions
+    feeds = {"x": normal(2, 5, K), "dy": normal(2, 5, N), "m": masks(2, 5)[3]}
+    check(model, lowered, {**feeds, "f": np.arange(K) % 2 == 0})
+
+
 COLUMNS = {
     "constant": """(float[r, 24] x, float[20] m) => (float[r, 20] y)
         { h = MatMul (x, w) y = Mul (h, m) }""",

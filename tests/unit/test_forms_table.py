@@ -9,7 +9,14 @@ from pitc.ir.expr import Combine
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.candidates import ROUNDS, SKIPS, Tried
 from pitc.passes.regions.contraction import Kind
-from pitc.passes.regions.forms import FORMS, both_told, kinds_of, unless_no_fact, unless_not_lowered
+from pitc.passes.regions.forms import (
+    BY_EXPRESSION,
+    FORMS,
+    both_told,
+    kinds_of,
+    unless_no_fact,
+    unless_not_lowered,
+)
 from pitc.passes.rules.record import PackRule
 
 OUTPUT = (Kind.M, Kind.N, Kind.E)
@@ -45,13 +52,24 @@ def test_what_a_node_is_tried_with() -> None:
     assert names(None, Combine.MAP, none, Tried.DEAD) == ["elementwise", ITEMS]
     assert names(PackRule.PER_TENSOR, Combine.MAP, none, Tried.WANTED) == ["elementwise", ITEMS]
     assert names(PackRule.NORMALISER, Combine.MAP, none, Tried.DEAD) == ["normaliser", ITEMS]
-    assert names(PackRule.RESHAPED, Combine.MOVE, none, Tried.MOVED) == ["movement", ITEMS]
+    assert names(PackRule.REDUCTION, Combine.REDUCE, none, Tried.DEAD) == ["reduction", ITEMS]
+    for packs in (PackRule.RESHAPED, PackRule.REPEATED, PackRule.TRANSPOSED):
+        assert names(packs, Combine.MOVE, none, Tried.MOVED) == ["movement", ITEMS]
+    assert names(PackRule.ROWS, Combine.MAP, none, Tried.DEAD) == ["same_node", ITEMS]
     assert names(PackRule.CHOICE, Combine.MOVE, none, Tried.DEAD) == ["choice"]
     assert names(gemm, Combine.PRODUCT, none, Tried.TERMS) == [TERMS]
     for packs, combine in product((None, gemm), (Combine.PRODUCT, Combine.BIASED_PRODUCT)):
         assert names(packs, combine, none, Tried.ZEROS) == ["live channels", "sparse operand"]
     for axes in AXES:  # all rows in their own order are read by attention, and moved
         assert names(gemm, Combine.PRODUCT, axes, Tried.QUERIES) == [ATTENTION]
+
+
+ONE = frozenset(PackRule) - {PackRule.CONTRACTION, PackRule.ROWS} - set(BY_EXPRESSION)
+
+
+@pytest.mark.parametrize("packs", sorted(ONE, key=list(PackRule).index))
+def test_an_operator_that_packs_in_a_way_of_its_own_has_a_row(packs: PackRule) -> None:
+    assert names(packs, Combine.MAP, frozenset(), Tried.DEAD)[0] == packs.name.lower()
 
 
 def refused(code: Code) -> Refusal:
