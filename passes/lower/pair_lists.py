@@ -6,46 +6,49 @@
 Flags say where tests do *not* all hold, as a live mask does.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
+from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.plans.ops import Pairs
+from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import live_points
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.pairs import Hidden, numbered_tests
 
-if TYPE_CHECKING:
-    from pitc.passes.lower.rewrite import Rewriter
-
 
 def pair_lists(
-    to: "Rewriter", queries: Domain, keys: Domain, hidden: Sequence[Hidden]
+    build: Builder,
+    graph: Graph,
+    points: Sequence[ir.Value],
+    hidden: Sequence[Hidden],
+    rank: int,
+    number: int,
 ) -> dict[str, ir.Value]:
     """Add the node.
 
     Args:
-        to: Makes nodes.
-        queries: The domain of the queries.
-        keys: Of the keys.
+        build: Where nodes go.
+        graph: The analysed graph.
+        points: Offsets of queries and of keys, and coordinates of both.
         hidden: The pairs that are in no list.
+        rank: How many coordinates a query has, and a key.
+        number: How many such nodes there are.
 
     Returns:
         Its outputs, by name.
     """
-    build, tests = to.build, numbered_tests(hidden)
-    at, key_at = to.detect(queries), to.detect(keys)
-    inputs = [at.offsets, key_at.offsets, at.coords, key_at.coords]
+    tests, inputs = numbered_tests(hidden), list(points)
     if tests["positions"]:
         lines = (p for p in tests["positions"] if isinstance(p, Poly))
-        numbers = [x for p in lines for x in _line(to, p)]
+        numbers = [x for p in lines for x in _line(build, p)]
         inputs.append(build.reshape(build.concat(numbers), [len(tests["positions"]), 3]))
     for kind in ("keys", "queries", "pairs"):
         domains = (d for d in tests[kind] if isinstance(d, Domain))
-        rows = [build.unsqueeze(live_points(build, to.graph, d), 0) for d in domains]
+        rows = [build.unsqueeze(live_points(build, graph, d), 0) for d in domains]
         if rows:
             inputs.append(rows[0] if len(rows) == 1 else build.op("Concat", rows, axis=0))
     first, starts = 0, dict[str, int]()
@@ -56,12 +59,8 @@ def pair_lists(
         + sum(1 << starts[kind] + tests[kind][domain] for kind, domain in each.points)
         for each in hidden
     )
-    plan = Pairs(
-        rank=max(queries.rank, 1), regions=regions, **{k: len(t) for k, t in tests.items()}
-    )
-    many, tiles = (
-        build.symbol(f"{what}_{len(to.lists)}") for what in ("listed_keys", "query_tiles")
-    )
+    plan = Pairs(rank=rank, regions=regions, **{kind: len(found) for kind, found in tests.items()})
+    many, tiles = (build.symbol(f"{what}_{number}") for what in ("listed_keys", "query_tiles"))
     dims: dict[str, list[int | str | None]] = {
         "keys": [many],
         "seen_by": [many],
@@ -72,12 +71,12 @@ def pair_lists(
     return dict(zip(dims, build.kernel(plan, inputs, outputs, name), strict=True))
 
 
-def _line(to: "Rewriter", line: Poly) -> list[ir.Value]:
+def _line(build: Builder, line: Poly) -> Iterator[ir.Value]:
     """The factor of the query's position, of the key's, and what is added, each int64 [1]."""
-    build, factors, rest = to.build, [0, 0], line
+    factors, rest = [0, 0], line
     for monomial, factor in line.terms.items():
         for digit in Poly({monomial: factor}).digits():
             factors[digit.dim] = factor
             rest = rest - Poly({monomial: factor})
-    numbers = [build.constant(np.array([x], np.int64)) for x in factors]
-    return [*numbers, build.size(rest)]
+    yield from (build.constant(np.array([x], np.int64)) for x in factors)
+    yield build.size(rest)

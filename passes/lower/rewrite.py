@@ -199,7 +199,10 @@ class Rewriter:
         """The lists of the keys that queries see, made once."""
         key = (queries, keys, hidden)
         if key not in self.lists:
-            self.lists[key] = pair_lists(self, queries, keys, hidden)
+            at, of_keys = self.detect(queries), self.detect(keys)
+            points = (at.offsets, of_keys.offsets, at.coords, of_keys.coords)
+            rank, number = max(queries.rank, 1), len(self.lists)
+            self.lists[key] = pair_lists(self.build, self.graph, points, hidden, rank, number)
         return self.lists[key]
 
     def bias(self, terms: tuple[BiasTerm, ...]) -> ir.Value:

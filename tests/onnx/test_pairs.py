@@ -111,7 +111,7 @@ def feeds(proto: onnx.ModelProto, b: int, s: int) -> Iterator[dict[str, np.ndarr
     """Inputs: of flags some, all and none."""
     rng = np.random.default_rng(b * 100 + s)
     for share in (0.3, 1.0, 0.0):
-        feed = {"x": rng.normal(0, 1, (b, s, 8)).astype(np.float32)}
+        feed: dict[str, np.ndarray] = {"x": rng.normal(0, 1, (b, s, 8)).astype(np.float32)}
         names = {value.name for value in proto.graph.input}
         if "pairs" in names:
             feed["pairs"] = rng.random((b, 1, s, s)) < share
@@ -138,7 +138,8 @@ def check(proto: onnx.ModelProto, padding: str | None = None) -> Lowered:
     for b, s in SIZES:
         for feed in feeds(proto, b, s):
             (want,), (got,) = session.run(None, feed), run_lowered(found, feed)
-            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=f"{b} x {s}")
+            wanted = np.asarray(want)
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5, err_msg=f"{b} x {s}")
     return lowered
 
 
@@ -190,7 +191,7 @@ def test_packed_rows_are_listed() -> None:
         live = np.arange(s) < rng.integers(0, s + 1, (b, 1))
         (got,) = run_lowered(found, {"x": x, "mask": live})
         (want,) = session.run(None, {"x": x, "mask": live})
-        np.testing.assert_allclose(got[live], want[live], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(got[live], np.asarray(want)[live], rtol=1e-4, atol=1e-5)
 
 
 def test_what_costs_more_than_it_saves_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,4 +125,5 @@ def test_answers_of_compiled_models(
     for b, s in (*SIZES, (3, 400)):
         for feed in feeds(proto, b, s):
             (want,), got = source.run(None, feed), compiled.run(feed)["y"]
-            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=f"{b} x {s}")
+            wanted = np.asarray(want)
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5, err_msg=f"{b} x {s}")
