@@ -17,6 +17,7 @@ from pitc.ir.constant import ZN, is_zero
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, ZERO, Coords, Digit, Poly, atom, sym
+from pitc.ir.kernel import MOST_CONSTANT, MOST_FACTOR
 from pitc.ir.plans.ops import TESTS
 from pitc.ir.region import Region, Test, region
 from pitc.ir.sizes import sizes_known
@@ -24,6 +25,7 @@ from pitc.passes.regions.domain import Domain, Table, exchange, free_digits
 from pitc.passes.regions.live_tests import bytes_touched, can_compute, tests_cost_more
 
 MOST_CASES = 16  # of live pairs, that facts are looked up for
+MOST_SIZES = 8  # in a test of positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +102,15 @@ class Sight:
         (p,) = test.idx
         extents = self.extents[-2:]
         mine = [Digit(query + k, ONE, e) for k, e in enumerate(extents)]
-        terms = {m: m for m in p.terms if any(a in p.digits() for a in m)}
-        linear = all(len(m) == 1 and m[0] in mine for m in terms)
-        if not linear or not sizes_known(self.graph, (sym(a) for a in p.symbols())):
+        moving = [m for m in p.terms if any(a in p.digits() for a in m)]
+        rest = [m for m in p.terms if m not in moving]
+        linear = all(len(m) == 1 and m[0] in mine for m in moving) and all(len(m) < 2 for m in rest)
+        # Sizes are below 2^31: the sum of so many does not overflow when the model runs.
+        small = all(
+            abs(f) <= (MOST_FACTOR if m else MOST_CONSTANT >> 1) for m, f in p.terms.items()
+        )
+        known = sizes_known(self.graph, (sym(a) for a in p.symbols()))
+        if not (linear and small and known and len(rest) <= MOST_SIZES):
             return None
         table: Table = {d: atom(Digit(k, ONE, d.extent)) for k, d in enumerate(mine)}
         return exchange(test, table).idx[0]

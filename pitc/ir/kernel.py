@@ -11,6 +11,11 @@ MOVED_BYTES = (1, 2, 4, 16)
 """Words that pack and unpack move on a GPU."""
 _TAGS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
+LISTED_QUERIES = 32
+"""Queries of attention that share a list of keys: each has one bit of a word."""
+MOST_FACTOR, MOST_CONSTANT = 1 << 20, 1 << 60
+"""Of tests of positions: what a position is multiplied by, and what is added."""
+
 MASK = 2
 """A `factor` of stored_rows beside a matrix of finite numbers: their product is 0 where it is."""
 

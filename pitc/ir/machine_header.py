@@ -25,7 +25,7 @@ _WHOLE: tuple[tuple[ModuleType, str, str], ...] = (
     (variants, "", "TILE_ROWS PAIR_ROWS LISTED_ROWS CHUNK FOLD"),
     (tiles, "", "FACTOR_UNIT HIGHEST_FACTOR HIGHEST_PRICE"),
     (panels, "", "PANEL_WIDTH TURNED_COLUMNS"),
-    (kernel, "", "KERNEL_ABI"),
+    (kernel, "", "KERNEL_ABI LISTED_QUERIES MOST_FACTOR MOST_CONSTANT"),
     (cuda_variants, "CUDA_", "GROUP SEGMENT BLOCK_BYTES OTHER_LAUNCHES"),
 )
 """Numbers of modules, and what stands before their names in C++."""

@@ -47,7 +47,7 @@ MODULES = {  # the most important first; with what no answer rests on
     "pitc.passes.regions.channel_price": {"LONGEST"},
     "pitc.passes.regions.terms": set(),
     "pitc.passes.regions.sampled": set(),
-    "pitc.passes.regions.pairs": {"MOST_CASES"},
+    "pitc.passes.regions.pairs": {"MOST_CASES", "MOST_SIZES"},
     "pitc.passes.regions.items": set(),
     "pitc.passes.regions.candidates": set(),
     "pitc.passes.regions.forms": set(),

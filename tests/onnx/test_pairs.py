@@ -169,6 +169,18 @@ def test_a_row_of_no_pair_is_nan_or_what_a_guard_says() -> None:
         assert (plan["nan_to_zero"], plan["pairs"]) == (to_zero, "1")
 
 
+@pytest.mark.parametrize(("factor", "positions"), [(1 << 20, "1"), ((1 << 20) + 1, "0")])
+def test_tests_of_large_numbers_are_flags(factor: int, positions: str) -> None:
+    """What the runtime could not add up without an overflow is computed by nodes."""
+    proto = model("twice the position")
+    for node in proto.graph.node:
+        if node.output == ["two"]:
+            node.op_type, node.input[1] = "Mul", "large"
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(factor), "large"))
+    (plan,) = [p for p in plans(check(proto)) if p["op"] == "pairs"]
+    assert (plan["positions"], plan["pairs"]) == (positions, str(1 - int(positions)))
+
+
 def test_zeros_behind_the_softmax_hide_nothing() -> None:
     """They leave the sum of a row as it was."""
     behind = "left = GreaterOrEqual (q_at, k_at) less = Where (left, p, zero)"

@@ -48,9 +48,6 @@ struct ChannelsPlan {
   int64_t budget, work;   // what pays at most, and all there is
 };
 
-// Queries whose keys are one list (`codegen/families/attention.py`).
-constexpr int64_t kListedQueries = 32;
-
 struct RegionStep {
   ContractPlan plan;
   KernelNames kernels;
