@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kChunk = 64;  // keys that are looked at together
 constexpr int64_t kBlockFlags = int64_t{1} << 16, kSerialFlags = int64_t{1} << 18;
-constexpr double kPairFlops = 5;  // what looking at a pair takes as long as
+constexpr double kPairFlops = 5;             // what looking at a pair takes as long as
 using Words = std::array<uint32_t, kChunk>;  // of each key, bits of queries
 
 enum class Holds { kNowhere, kSomewhere, kEverywhere };
