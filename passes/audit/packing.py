@@ -22,11 +22,11 @@ from pitc.passes.regions.form import (
     Packing,
     PairsOperand,
     WholeOperand,
+    operand_names,
     zero_regions,
 )
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.legal import is_movable, kept_exits, overwritten_bits
-from pitc.passes.regions.pairs import sources
 
 FIELDS = ("coords", "offsets", "live")  # what a form may ask a detector for
 
@@ -135,7 +135,7 @@ def _wrong_operand(
         case PairsOperand(queries, keys, hidden, _):
             for domain in (queries, keys, *(d for each in hidden for _, d in each.points)):
                 yield from _wrong_domain(graph, domain)
-            for name in sources(hidden):
+            for name in operand_names(operand):
                 yield from _not_whole(graph, name, whole)
         case OffsetsOperand(domain, output):
             yield from _wrong_domain(graph, domain)

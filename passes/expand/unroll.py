@@ -12,13 +12,13 @@ from pitc.ir.branch import BRANCH
 from pitc.ir.build import NodeMaker
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import FIXED, attribute, bodies, constant_of
+from pitc.ir.since import Since
 from pitc.passes.control.bodies import first_shapes
 from pitc.passes.control.graft import detach, graft, substitute
 from pitc.passes.exprs.derive import derive
 
 MAX_TRIPS = 8
 MAX_NODES = 1000  # of one unrolled loop, with the loops in it
-SCAN_SINCE = 9  # before, Scan had a batch axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,7 @@ def _scan(graph: Graph, node: ir.Node) -> _Plan | None:
     slices = node.attributes["num_scan_inputs"].as_int()
     kept = len(node.inputs) - slices
     operands = [x for x in node.inputs if x is not None]
-    version = graph.opset
-    if len(operands) < len(node.inputs) or not slices or version < SCAN_SINCE:
+    if len(operands) < len(node.inputs) or not slices or graph.opset < Since.SCANS:
         return None
     read = _lines(node, "input", slices)
     extents = {_extent(graph, x, line) for x, line in zip(operands[kept:], read, strict=True)}

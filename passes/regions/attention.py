@@ -12,6 +12,7 @@ that the kernel can follow (`scores.py`):
 * an elementwise step whose other operand is known at live pairs (a mask adds 0, a Where keeps the
   score) disappears;
 * any other added operand becomes the kernel's bias, read at the original positions;
+* pairs at which the softmax is 0 are left out, as far as tests say so (`pairs.py`);
 * a NaN guard behind the softmax becomes `nan_to_zero`, a mask behind it `no_keys_to_zero`;
 * scores, or the probabilities, that are quantised and dequantised are rounded by the kernel
   (`steps.py`).

@@ -1,8 +1,8 @@
 """Which nodes are tried, and with which rows: the ways to look for candidates (`ROUNDS`).
 
 A node is tried with the rows of a domain in which its value is dead, or 0; with all rows, in their
-own order, beside packed keys; as a whole whose terms are rows of a domain; with just the rows that
-its readers read; and as a whole that looks for zeros when it runs.
+own order, beside packed keys or hidden pairs; as a whole whose terms are rows of a domain; with
+just the rows that its readers read; and as a whole that looks for zeros when it runs.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -44,7 +44,7 @@ class Tried(Flag):
     DEAD = auto()
     """Rows of a domain: nobody reads the others, or they are 0."""
     QUERIES = auto()
-    """All rows, in their own order, beside packed keys."""
+    """All rows, in their own order, beside packed keys or hidden pairs."""
     MOVED = auto()
     """All rows in that order, which something moves as they are."""
     TERMS = auto()
@@ -116,7 +116,7 @@ class Search:
 
     @cached_property
     def in_order(self) -> list[FormContext]:
-        """Domains without dead points, of the rows of free contractions with packed keys."""
+        """Domains without dead points, of the rows of free contractions with keys of a domain."""
         found = InOrder(self.graph)
         for node, expr, (_, right) in self._free_products():
             for keys in self.beside(right):
@@ -154,8 +154,8 @@ def rows_left_out(search: Search) -> Iterator[PackCandidate]:
 
 
 def rows_in_order(combine: Combine, search: Search) -> Iterator[PackCandidate]:
-    """Attention of all rows to live keys, and what turns its operands and its result: that costs
-    nothing in that order, and other steps gain nothing.
+    """Attention of all rows to live keys, or to keys that some rows do not see, and what turns its
+    operands and its result: that costs nothing in that order, and other steps gain nothing.
 
     q = x @ wq      k = x @ wk  at live tokens      y = attention(q, k, ..)
 

@@ -22,6 +22,7 @@ from pitc.ir.index import ONE, ZERO, dim_index
 from pitc.ir.nodes import attribute, first_output
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, describe
+from pitc.ir.since import Since
 from pitc.passes.facts.dead import dead_facts
 from pitc.passes.facts.total import reader_upset_by_zeros
 from pitc.passes.regions.demand import Demand
@@ -40,7 +41,6 @@ from pitc.passes.regions.matrix import is_float32
 
 CHANNELS = 1  # the dimension of images and results
 MAX_STEPS = 4  # behind a convolution; those that ONNX Runtime makes one node of are fewer
-MIN_OPSET = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +284,8 @@ def sound_channels(
         if not (zero or idle):
             text = f"a value that {skip} depends on would change"
             chosen[site.node] = site.refuse(Code.JOINT, text, end)
-        elif graph.opset < MIN_OPSET:
-            text = f"operator set {graph.opset} is older than {MIN_OPSET}"
+        elif graph.opset < Since.LISTS:
+            text = f"operator set {graph.opset} is older than {Since.LISTS}"
             chosen[site.node] = site.refuse(Code.NO_LOWERING, text)
         elif upset is not None and not zero:
             text = f"{upset.op_type} reads '{end}' and may divide by 0 or read another place"

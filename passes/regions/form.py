@@ -31,7 +31,7 @@ from pitc.passes.regions.layout import (
     read_in_packed,
     uses_coordinates,
 )
-from pitc.passes.regions.pairs import Hidden, sources
+from pitc.passes.regions.pairs import Hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def operand_names(operand: Operand | None) -> list[str]:
     if isinstance(operand, BiasOperand):
         return [term.name for term in operand.terms]
     if isinstance(operand, PairsOperand):
-        return list(sources(operand.hidden))
+        return sorted({source for each in operand.hidden for source in each.sources})
     if isinstance(operand, PackedOperand | WholeOperand | GatheredOperand):
         return [operand.name]
     return []

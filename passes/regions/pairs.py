@@ -10,7 +10,7 @@ anything else (a head, a block of positions that no node computes) hides nothing
 computed, and that is exact, too.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pitc.ir.constant import ZN, is_zero
@@ -19,7 +19,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, ZERO, Coords, Digit, Poly, atom, sym
 from pitc.ir.kernel import MOST_CONSTANT, MOST_FACTOR
 from pitc.ir.plans.ops import TESTS
-from pitc.ir.region import Region, Test, region
+from pitc.ir.region import Region, Test, inside, region
 from pitc.ir.sizes import sizes_known
 from pitc.passes.regions.domain import Domain, Table, exchange, free_digits
 from pitc.passes.regions.live_tests import bytes_touched, can_compute, tests_cost_more
@@ -117,14 +117,14 @@ class Sight:
 
 
 def hidden_pairs(
-    sight: Sight, name: str, dead_keys: Region, flops: Callable[[int], int]
+    sight: Sight, name: str, dead_keys: Region | None, flops: Callable[[int], int]
 ) -> list[tuple[Region, Hidden]]:
     """The regions in which a softmax's result is 0, or NaN with the rest of its row.
 
     Args:
         sight: The pairs.
         name: The result.
-        dead_keys: Where keys are dead: pairs of these are left out before.
+        dead_keys: Where keys are dead: pairs of these are left out before. None: nowhere.
         flops: Operations of all pairs, by what unknown sizes are: they have to repay the tests.
 
     Returns:
@@ -133,21 +133,20 @@ def hidden_pairs(
     graph = sight.graph
     found: list[tuple[Region, Hidden]] = []
     for fact in graph[name].fills:
-        where = fact.region
-        if not (is_zero(fact.constant) or fact.constant == ZN) or _follows(dead_keys, where):
+        where, known = fact.region, [h for _, h in found]
+        if not (is_zero(fact.constant) or fact.constant == ZN):
             continue
-        hidden, known = sight.hidden(where), [h for _, h in found]
+        if dead_keys is not None and inside(where, dead_keys):
+            continue
+        hidden = sight.hidden(where)
         if hidden is None or hidden in known or not tests_fit([*known, hidden]):
+            continue
+        if not all(graph.visible(source, name) for source in hidden.sources):
             continue
         touched = sum((bytes_touched(graph, d) for _, d in hidden.points), ZERO)
         if not tests_cost_more(graph, touched, flops):
             found.append((where, hidden))
     return found
-
-
-def _follows(fact: Region, where: Region) -> bool:
-    """Every test of the fact follows from one test of `where`."""
-    return bool(len(fact)) and all(any(t.implies(u) for t in where) for u in fact)
 
 
 def numbered_tests(hidden: Sequence[Hidden]) -> dict[str, dict[Poly | Domain, int]]:
@@ -180,8 +179,3 @@ def seen_pairs(pairs: Sequence[Region], hidden: Sequence[Region]) -> list[Region
         if None not in cases and len(split) <= MOST_CASES:
             left = [p for p in split if p is not None]
     return left
-
-
-def sources(hidden: Sequence[Hidden]) -> Iterator[str]:
-    """Names of the values that tests look at."""
-    yield from sorted({name for each in hidden for name in each.sources})

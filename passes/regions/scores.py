@@ -270,7 +270,7 @@ def _hide_pairs(site: PackCandidate, keys: Domain, scores: Scores) -> None:
     graph = site.context.graph
     if not graph.target.lists_pairs:
         return
-    dead = region(Region(keys.at(scores.key_coords))) or Region()
+    dead = region(keys.at(scores.key_coords))
     sight = Sight(graph, scores.query_coords, scores.key_coords)
     found = hidden_pairs(sight, scores.name, dead, lambda size: pair_flops(site.expr, size))
     if found:

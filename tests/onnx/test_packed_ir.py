@@ -208,15 +208,21 @@ MODEL = """<ir_version: 8, opset_import: ["": 17]> g (float[n, 4] x) => (float[n
   t = Neg (x) c = MatMul (t, w) r = Relu (c) y = Add (r, x) }"""
 
 
-def test_a_node_becomes_what_later_nodes_compute() -> None:
+PLAN = Contract(activation="relu", bias=False, dtype="float32", k=4, n=4, residual=True)
+
+
+def _packed_and_model() -> tuple[Packed, ir.Model]:
     model = ir.from_proto(onnx.parser.parse_model(MODEL))
     graph = Graph(model)
-    packed = Packed(graph, Builder(graph))
+    return Packed(graph, Builder(graph)), model
+
+
+def test_a_node_becomes_what_later_nodes_compute() -> None:
+    packed, model = _packed_and_model()
     negate, product, relu, add = list(model.graph)
-    plan = Contract(activation="relu", bias=False, dtype="float32", k=4, n=4, residual=True)
     x, w = model.graph.inputs[0], model.graph.initializers["w"]
     packed.log.sources[product] = product
-    packed.become(product, plan, {"a": x, "b": w, "residual": x}, add.outputs[0])
+    packed.become(product, PLAN, {"a": x, "b": w, "residual": x}, add.outputs[0])
     assert list(model.graph) == [product]
     assert product.outputs[0] is model.graph.outputs[0] and product.outputs[0].name == "y"
     assert operands_of(product) == {"a": x, "b": w, "residual": x}
@@ -225,13 +231,10 @@ def test_a_node_becomes_what_later_nodes_compute() -> None:
 
 
 def test_a_node_takes_in_nothing_in_front_of_its_operands() -> None:
-    model = ir.from_proto(onnx.parser.parse_model(MODEL))
-    graph = Graph(model)
-    packed = Packed(graph, Builder(graph))
+    packed, model = _packed_and_model()
     negate, product, relu, add = list(model.graph)
-    plan = Contract(activation="relu", bias=False, dtype="float32", k=4, n=4, residual=True)
     t, w, x = negate.outputs[0], model.graph.initializers["w"], model.graph.inputs[0]
-    packed.become(product, plan, {"a": t, "b": w, "residual": x}, add.outputs[0])
+    packed.become(product, PLAN, {"a": t, "b": w, "residual": x}, add.outputs[0])
     assert packed.log.absorbed == {relu: product, add: product}
 
 

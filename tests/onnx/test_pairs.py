@@ -119,6 +119,11 @@ def feeds(proto: onnx.ModelProto, b: int, s: int) -> Iterator[dict[str, np.ndarr
             feed["live"] = rng.random((b, s)) < share
         if "doc" in names:
             feed["doc"] = np.sort(rng.integers(0, 1 + int(6 * share), (b, s)), axis=1)
+        for value in proto.graph.input:
+            if value.name == "flag":
+                dims = value.type.tensor_type.shape.dim
+                shape = [{"b": b, "s": s}.get(d.dim_param, d.dim_value) for d in dims]
+                feed["flag"] = np.asarray(rng.random(shape) < share)
         yield feed
 
 
@@ -181,11 +186,14 @@ def test_tests_of_large_numbers_are_flags(factor: int, positions: str) -> None:
     assert (plan["positions"], plan["pairs"]) == (positions, str(1 - int(positions)))
 
 
-def test_zeros_behind_the_softmax_hide_nothing() -> None:
-    """They leave the sum of a row as it was."""
-    behind = "left = GreaterOrEqual (q_at, k_at) less = Where (left, p, zero)"
-    made = model("keys of an input", behind, "less")
-    assert not [p for p in plans(check(made)) if p["op"] == "pairs"]
+@pytest.mark.parametrize("extra", ["", "[1]", "[1, 1, 1, 1]", "[b, 1, 1, 1]", "[b, 1, s, 1]"])
+def test_flags_of_no_key_hide_whole_rows(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One flag of the run, of a sequence, or of a query."""
+    wanted = {"queries": "1", "regions": "1"}
+    case = (f"seen = Identity (flag) {SELECT}", f"bool{extra} flag", wanted)
+    monkeypatch.setitem(CASES, "a flag", case)
+    (plan,) = [p for p in plans(check(model("a flag"))) if p["op"] == "pairs"]
+    assert {name: plan[name] for name in wanted} == wanted
 
 
 def test_packed_rows_are_listed() -> None:

@@ -84,6 +84,12 @@ GemmSplit::Part GemmSplit::At(int64_t task) const {
   return {rows.Begin(row), rows.End(row), panels.Begin(panel), panels.End(panel)};
 }
 
+void FindFirstBlocks(const int32_t* offsets, int64_t sequences, int64_t size, int64_t* first) {
+  first[0] = 0;
+  for (int64_t s = 0; s < sequences; ++s)
+    first[s + 1] = first[s] + Blocks{offsets[s + 1] - offsets[s], size}.Count();
+}
+
 AttentionSplit::AttentionSplit(const int32_t* q_offsets, int64_t sequences, int64_t heads,
                                int64_t* first_task)
     : q_offsets_(q_offsets), sequences_(sequences), first_task_(first_task) {

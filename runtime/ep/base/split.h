@@ -45,6 +45,10 @@ ListSplit SplitLists(int64_t rows, int64_t k, int64_t panels, int64_t unit, int6
 ListSplit SplitMadeLists(int64_t rows, int64_t k, int64_t panels, int64_t width, int64_t unit,
                          int64_t task_panels, int threads);
 
+// Of each sequence its first block of `size` points, and behind them how many blocks there are:
+// first[sequences + 1].
+void FindFirstBlocks(const int32_t* offsets, int64_t sequences, int64_t size, int64_t* first);
+
 // The query blocks of packed attention: for each sequence, head and at most `kQueryBlock` queries
 // one task, whole register tiles of `kQueryUnit` queries but for the last. Tasks of one sequence
 // and head follow each other, as they share keys.

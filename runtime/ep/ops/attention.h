@@ -5,6 +5,7 @@
 
 #include "base/arena.h"
 #include "base/index.h"
+#include "base/split.h"
 #include "ort/tensor.h"
 #include "plan/plan.h"
 
@@ -50,10 +51,7 @@ PairLists ReadPairs(const Run& run, const AttentionPlan::Inputs& in, const Input
   const int64_t entries = keys.shape.dims[0];
   const auto seen_by = run.Int32Input(in.seen_by, "seen_by", {entries});
   auto* const first = scratch.Array<int64_t>(all.sequences + 1);
-  first[0] = 0;
-  for (int64_t s = 0; s < all.sequences; ++s)
-    first[s + 1] =
-        first[s] + Blocks{all.q_offsets[s + 1] - all.q_offsets[s], kListedQueries}.Count();
+  FindFirstBlocks(all.q_offsets, all.sequences, kListedQueries, first);
   const int64_t count = first[all.sequences];
   const auto tiles = run.Int32Input(in.tiles, "tiles", {count, 2});
   const PairLists pairs{run.Copy(keys, entries, scratch), run.Copy(seen_by, entries, scratch),

@@ -5,7 +5,6 @@
 //     ->   keys 0, 1     seen_by 0b11, 0b10     tiles [0, 2]
 #include <algorithm>
 #include <array>
-#include <atomic>
 
 #include "base/index.h"
 #include "ops/operation.h"
@@ -15,7 +14,7 @@ namespace {
 
 constexpr int64_t kChunk = 64;  // keys that are looked at together
 constexpr int64_t kBlockFlags = int64_t{1} << 16, kSerialFlags = int64_t{1} << 18;
-constexpr double kPairFlops = 5;             // what looking at a pair takes as long as
+constexpr double kPairFlops = 5;             // operations that take as long as a look at a pair
 using Words = std::array<uint32_t, kChunk>;  // of each key, bits of queries
 
 enum class Holds { kNowhere, kSomewhere, kEverywhere };
@@ -70,11 +69,7 @@ class Pairs final : public Operation {
     Arena::Scope scratch;
     const Sight sight = Read(run, scratch);
     auto* const first_tile = scratch.Array<int64_t>(sight.sequences + 1);
-    first_tile[0] = 0;
-    for (int64_t s = 0; s < sight.sequences; ++s) {
-      const int64_t queries = sight.q_offsets[s + 1] - sight.q_offsets[s];
-      first_tile[s + 1] = first_tile[s] + Blocks{queries, kListedQueries}.Count();
-    }
+    FindFirstBlocks(sight.q_offsets, sight.sequences, kListedQueries, first_tile);
     const int64_t count = Numbered(first_tile[sight.sequences], "tiles of queries");
     auto* const counts = scratch.Array<int64_t>(count);
     Each(run, sight, first_tile,
