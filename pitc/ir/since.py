@@ -12,8 +12,7 @@ class Since(IntEnum):
 
     BROADCAST = 7  # operands broadcast from the last dimension
     INFERENCE = 7  # Dropout moves elements unless it is told to train
-    LIVE_TESTS = 9  # Where and Expand
-    SCANS = 9  # a Scan without a batch
+    LIVE_TESTS = SCANS = 9  # Where and Expand; a Scan without a batch
     SLICES = 10  # a Slice takes its bounds as inputs
     LOOK_UPS = 11  # Range, and a Slice and a Gather that count from the end
     PARTS = 11  # what fused operators consist of: Range, Gemm without a bias, ..
