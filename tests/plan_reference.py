@@ -109,16 +109,21 @@ def to_steps(x: Array, fields: dict[str, str], what: str) -> Array:
 
 
 QUERIES = 32  # of a list of keys
+HEAVY = 256  # so many keys more, and twice those of others, are far more
 
 
 def pairs(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
-    """For each 32 queries of a sequence the keys that one of them sees, and which of them do."""
+    """For each 32 queries of a sequence the keys that one of them sees, and which of them do.
+
+    Queries that see far more keys than those beside them are the last ones of their sequence.
+    """
     q_offsets, k_offsets, q_coords, k_coords, *left = inputs
     counts = {kind: int(fields[kind]) for kind in ("positions", "keys", "queries", "pairs")}
     operands = {kind: left.pop(0) for kind, count in counts.items() if count}
     assert not left and all(len(x) == counts[kind] for kind, x in operands.items())
     assert len(q_coords) == len(k_coords) == int(fields["rank"])
-    keys, seen_by, tiles = list[int](), list[int](), list[tuple[int, int]]()
+    keys, seen_by, order = list[int](), list[int](), list[int]()
+    tiles = list[tuple[int, int, int]]()
     for s in range(len(q_offsets) - 1):
         q, k = (
             q_coords[-1, slice(*q_offsets[s : s + 2])],
@@ -139,39 +144,63 @@ def pairs(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
         for region in map(int, fields["regions"].split(",")):
             assert 0 < region < 1 << len(holds)
             hidden |= np.all([h for t, h in enumerate(holds) if region >> t & 1], axis=0)
-        for first in range(0, len(q), QUERIES):
-            seen = ~hidden[first : first + QUERIES]
+        rows = heavy_last(~hidden)
+        order += (rows + q_offsets[s]).tolist()
+        for part in tiles_of(rows):
+            seen = ~hidden[part]
             listed = np.flatnonzero(seen.any(0))
-            bits = (
-                seen[:, listed].astype(np.uint64) << np.arange(len(seen), dtype=np.uint64)[:, None]
+            first = int(listed[0]) if len(listed) else 0
+            together = seen[:, listed].all() and np.array_equal(
+                listed, first + np.arange(len(listed))
             )
-            tiles.append((len(keys), -1 if seen.all() else len(listed)))
-            if not seen.all():
-                keys += listed.tolist()
-                seen_by += bits.sum(0).astype(np.uint32).view(np.int32).tolist()
-    return (
-        np.array(keys, np.int32),
-        np.array(seen_by, np.int32),
-        np.array(tiles, np.int32).reshape(-1, 2),
-    )
+            if together and np.array_equal(part, part[0] + np.arange(len(part))):
+                tiles.append((first, len(listed), 0))
+                continue
+            tiles.append((len(keys), len(listed), 1))
+            bits = seen[:, listed].astype(np.uint64) << np.arange(len(part))[:, None].astype(
+                np.uint64
+            )
+            keys += listed.tolist()
+            seen_by += bits.sum(0).astype(np.uint32).view(np.int32).tolist()
+    ints = (np.array(x, np.int32) for x in (keys, seen_by, tiles, order))
+    of_keys, of_queries, of_tiles, of_rows = ints
+    return of_keys, of_queries, of_tiles.reshape(-1, 3), of_rows
+
+
+def tiles_of(rows: Array) -> list[Array]:
+    """Rows of queries in the order of the lists, 32 at a time."""
+    return [rows[first : first + QUERIES] for first in range(0, len(rows), QUERIES)]
+
+
+def heavy_last(seen: Array) -> Array:
+    """Rows of queries in the order of the lists: those with far more keys last, where that pays."""
+    rows, heavy = np.arange(len(seen)), np.zeros(len(seen), bool)
+    for part in tiles_of(rows):
+        counts, union = seen[part].sum(1), int(seen[part].any(0).sum())
+        if union > HEAVY and counts.sum() * 2 < union * QUERIES:
+            heavy[part] = counts > 2 * np.sort(counts)[len(part) // 2] + HEAVY
+    moved = np.concatenate([rows[~heavy], rows[heavy]])
+    before, after = (sum(seen[p].any(0).sum() for p in tiles_of(x)) for x in (rows, moved))
+    return moved if after < before else rows
 
 
 def seen_pairs(lists: tuple[Array, ...], q_offsets: Array, k_offsets: Array) -> list[Array]:
     """Of each sequence, which query sees which key."""
-    keys, seen_by, tiles = lists
+    keys, seen_by, tiles, order = lists
     rows, found = iter(tiles), []
     for s in range(len(q_offsets) - 1):
         queries, many = (int(np.diff(x[s : s + 2])[0]) for x in (q_offsets, k_offsets))
         seen = np.zeros((queries, many), bool)
-        for first in range(0, queries, QUERIES):
-            begin, count = map(int, next(rows))
-            here = seen[first : first + QUERIES]
-            if count < 0:
-                here[:] = True
-                continue
+        of_sequence = order[q_offsets[s] : q_offsets[s + 1]] - q_offsets[s]
+        assert np.array_equal(np.sort(of_sequence), np.arange(queries))
+        for part in tiles_of(of_sequence):
+            begin, count, listed = map(int, next(rows))
             entries = slice(begin, begin + count)
-            bits = seen_by[entries].view(np.uint32)[None, :] >> np.arange(len(here))[:, None]
-            here[:, keys[entries]] = bits & 1
+            if not listed:
+                seen[part, entries] = True
+                continue
+            bits = seen_by[entries].view(np.uint32)[None, :] >> np.arange(len(part))[:, None]
+            seen[np.ix_(part, keys[entries])] = bits & 1
         found.append(seen)
     assert next(rows, None) is None
     return found
@@ -181,8 +210,8 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
     q, k, v, q_offsets, k_offsets = inputs[:5]
     seen = None
     if fields["pairs"] == "1":
-        *inputs, keys, seen_by, tiles = inputs  # type: ignore[assignment]
-        seen = seen_pairs((keys, seen_by, tiles), q_offsets, k_offsets)
+        *inputs, keys, seen_by, tiles, order = inputs  # type: ignore[assignment]
+        seen = seen_pairs((keys, seen_by, tiles, order), q_offsets, k_offsets)
     heads, d, dv = (int(fields[n]) for n in ("heads", "d", "dv"))
     if fields["whole"] == "1":
         assert all(len(x) == len(k_offsets) - 1 and x.shape[1] == heads for x in (k, v))

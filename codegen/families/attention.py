@@ -18,7 +18,7 @@ last one and are dropped; one query alone has another way (`attention_query.py`)
 sum l not above 0 marks a row without keys or with a NaN softmax.
 
 With `pairs` the keys of a call are those of a list, each with 32 bits: which of the call's at most
-32 queries see it. To the others its score is -inf. As K and V are broadcast, a micro-tile of one
+32 queries see it. To the others its score is -inf. The queries are those of a list, too. As K and V are broadcast, a micro-tile of one
 key costs no more than one of many.
 """
 
@@ -68,10 +68,11 @@ class _Kernel:
             self.bias = tir.tensor("bias", (tir.size(),))
             self.qpos = tir.tensor("qpos", (tq,), "int32")
             self.kpos = tir.tensor("kpos", (tk,), "int32")
-        self.pairs = None
+        self.pairs = self.order = None
         if params.get("pairs"):
             entries = tir.size()
             self.pairs = tuple(tir.tensor(n, (entries,), "int32") for n in ("keys", "seen_by"))
+            self.order = tir.tensor("order", (tq,), "int32")
         self.out = tir.tensor("out", (tq, heads, self.dv))
         self.scale = tir.float_scalar("scale")
         self.score_steps = self.weight_steps = None
@@ -101,6 +102,10 @@ class _Kernel:
     def key(self, number: tir.Expr) -> tir.Expr:
         """The row of a key in K and V: it is that of the list, if there is one."""
         return number if self.pairs is None else tir.index_of(self.pairs[0], number)
+
+    def query(self, number: tir.Expr) -> tir.Expr:
+        """The row of a query: it is that of the order, if there is one."""
+        return number if self.order is None else tir.index_of(self.order, number)
 
     def emit_blocks(self) -> None:
         """Query blocks, those of the widest register tile first."""
@@ -170,9 +175,8 @@ class _QueryBlock:
         scale = tir.keep(tir.splat(kernel.scale))
         with tir.serial(0, tir.int64(len(self.groups))) as g:
             lane = tir.bind(g * tir.LANES)
-            queries = [
-                tir.bind(tir.smaller(self.q0 + lane + i, self.last)) for i in range(tir.LANES)
-            ]
+            numbers = (tir.smaller(self.q0 + lane + i, self.last) for i in range(tir.LANES))
+            queries = [tir.bind(kernel.query(number)) for number in numbers]
 
             def square(d: tir.Expr, lanes: int) -> None:
                 head = kernel.at["hq"]
@@ -298,7 +302,7 @@ class _QueryBlock:
             columns = [tir.select(alive, o * factor, fill) for o in sums]
             for i, row in enumerate(tir.transpose(columns)):
                 with tir.when(self.count > lane + i):
-                    at = (self.q0 + lane + i, kernel.at["ho"], dv)
+                    at = (kernel.query(self.q0 + lane + i), kernel.at["ho"], dv)
                     tir.store(kernel.out, row, *at, lanes=lanes)
 
         tir.chunks(kernel.dv, square)
@@ -311,7 +315,8 @@ class _QueryBlock:
         kernel, at, rows = self.kernel, self.kernel.at, self.rows
 
         def place(lane: tir.Expr, key_position: tir.Expr) -> tir.Expr:
-            query = tir.index_of(kernel.qpos, tir.smaller(self.q0 + lane, self.last))
+            row = kernel.query(tir.smaller(self.q0 + lane, self.last))
+            query = tir.index_of(kernel.qpos, row)
             place = at["bias_base"] + query * at["bias_sq"] + key_position * at["bias_sk"]
             return tir.bind(place)
 

@@ -45,7 +45,7 @@ from pitc.ir.region import (
     region,
 )
 from pitc.passes.control.bodies import BODY, body_model, captured, states_of
-from pitc.passes.exprs.affine import comparison, diagonal, threshold
+from pitc.passes.exprs.affine import comparison, diagonal, same_element, threshold
 from pitc.passes.exprs.derive import derive
 from pitc.passes.facts.finite import (
     all_finite,
@@ -240,7 +240,7 @@ def _mapped(view: NodeView, expr: TensorExpr) -> list[FillFact]:
         facts = known_at(view, expr.reads[2])
         return [FillFact(f.region, 0) for f in facts if annihilates(f.constant)]
     add_tests(view, expr)
-    facts = _combinations(view, expr)
+    facts = _combinations(view, expr) + [FillFact(r, c) for r, c in same_element(view, expr)]
     score = scaled_score(view, expr)
     if score is not None:
         scaled: Region | None = score.region

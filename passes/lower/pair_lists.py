@@ -60,11 +60,13 @@ def pair_lists(
         for each in hidden
     )
     plan = Pairs(rank=rank, regions=regions, **{kind: len(found) for kind, found in tests.items()})
-    many, tiles = (build.symbol(f"{what}_{number}") for what in ("listed_keys", "query_tiles"))
+    stems = ("listed_keys", "query_tiles", "listed_queries")
+    many, tiles, rows = (build.symbol(f"{stem}_{number}") for stem in stems)
     dims: dict[str, list[int | str | None]] = {
         "keys": [many],
         "seen_by": [many],
-        "tiles": [tiles, 2],
+        "tiles": [tiles, 3],
+        "order": [rows],
     }
     name = min((s for each in hidden for s in each.sources), default="positions")
     outputs = [(output, ir.DataType.INT32, size) for output, size in dims.items()]

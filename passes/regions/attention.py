@@ -246,7 +246,7 @@ def _form(
     hidden = tuple(scores.hidden)
     if hidden:
         domains = site.context.domain, keys.domain
-        outputs = ("keys", "seen_by", "tiles")
+        outputs = ("keys", "seen_by", "tiles", "order")
         operands += [PairsOperand(*domains, hidden, output) for output in outputs]
     score, weight = scores.score_steps, scores.weight_steps
     plan = Attention(

@@ -20,6 +20,7 @@ from pitc.ir.nodes import first_output, input_names
 from pitc.ir.refusal import Code
 from pitc.ir.since import Since
 from pitc.ir.sizes import sizes_known
+from pitc.passes.exprs.coordinates import follow
 from pitc.passes.regions.attention import key_coords, row_coords
 from pitc.passes.regions.channels import is_convolution
 from pitc.passes.regions.contexts import Contexts
@@ -68,10 +69,15 @@ class InOrder:
         if sizes_known(self.graph, extents):
             self.starts.setdefault(extents, {}).setdefault(name, []).append(coords)
 
-    def contexts(self) -> Iterator[tuple[FormContext, dict[str, list[Coords]]]]:
-        """A domain without dead points for each extents, and what starts there."""
+    def contexts(self, *, softmax: bool) -> Iterator[tuple[FormContext, dict[str, list[Coords]]]]:
+        """A domain without dead points for each extents, and what starts there.
+
+        Args:
+            softmax: Its rows are keys: those of values and of products lie along a softmax's lines.
+        """
         for extents, named in self.starts.items():
-            yield FormContext(self.graph, all_live(extents), named), named
+            reached = follow(self.graph, named, softmax=True) if softmax else named
+            yield FormContext(self.graph, all_live(extents), reached), named
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,7 @@ class Search:
                 values = packed_rows(keys.packings, expr, node, 1)
                 for coords in filter(None, (row_coords(expr, v) for v in values)):
                     found.add(first_output(node), coords)
-        return [context for context, _ in found.contexts()]
+        return [context for context, _ in found.contexts(softmax=False)]
 
     @cached_property
     def all_keys(self) -> dict[str, list[FormContext]]:
@@ -134,7 +140,7 @@ class Search:
                 for coords in key_coords(expr, graph[right].shape):
                     found.add(right, coords)
         known = dict[str, list[FormContext]]()
-        for context, names in found.contexts():
+        for context, names in found.contexts(softmax=True):
             for name in names:
                 known.setdefault(name, []).append(context)
         return known
@@ -162,7 +168,9 @@ def rows_in_order(combine: Combine, search: Search) -> Iterator[PackCandidate]:
     So keys and values of padding are not computed, though every row of the result is read.
     """
     free = [(n, expr) for n, expr in search.free(search.graph.nodes) if expr.combine is combine]
-    for context in search.in_order:
+    keys = (c for found in search.all_keys.values() for c in found)
+    contexts = {id(c): c for c in (*search.in_order, *keys)}
+    for context in contexts.values():
         for node, expr in free:
             yield from search.candidates(context, node, expr, context.packings(first_output(node)))
 

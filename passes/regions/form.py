@@ -111,7 +111,7 @@ class PairsOperand:
         queries: The domain of the queries.
         keys: Of the keys.
         hidden: Which pairs are not in the lists.
-        output: `keys`, `seen_by` or `tiles`.
+        output: `keys`, `seen_by`, `tiles` or `order`.
     """
 
     queries: Domain

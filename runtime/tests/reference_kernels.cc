@@ -191,6 +191,7 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
   const Tensor* k_positions = has_bias ? args.Int32s(1) : nullptr;
   const Tensor* listed = pairs ? args.Int32s(1) : nullptr;
   const Tensor* seen_by = pairs ? args.Int32s(1) : nullptr;
+  const Tensor* order = pairs ? args.Int32s(1) : nullptr;
   const Tensor* out = args.Floats(3);
   const auto scale = static_cast<float>(args.Float());
   const double low = score_steps ? args.Float() : 0, high = score_steps ? args.Float() : 0,
@@ -210,7 +211,9 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
       "queries");
   args.Demand(0 <= k0 && k0 <= k1 && k1 <= (pairs ? listed : k)->shape[0], "keys");
   args.Demand(v->shape[0] == k->shape[0], "values");
-  args.Demand(!pairs || (q1 - q0 <= 32 && listed->shape[0] == seen_by->shape[0]), "lists");
+  args.Demand(!pairs || (q1 - q0 <= 32 && listed->shape[0] == seen_by->shape[0] &&
+                         order->shape[0] == q->shape[0]),
+              "lists");
   args.Demand(hq < q->shape[1] && hk < k->shape[1] && hv < v->shape[1] && ho < out->shape[1],
               "heads");
   if (!args.Good()) return -1;
@@ -221,7 +224,8 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
   auto* scores = static_cast<double*>(__TVMBackendAllocWorkspace(
       1, 0, static_cast<uint64_t>(k1 - k0) * sizeof(double), pitc::tvm::kFloatCode, 64));
   if (!scores) return Refuse("no workspace", count);
-  for (int64_t i = q0; i < q1; ++i) {
+  for (int64_t lane = q0; lane < q1; ++lane) {
+    const int64_t i = pairs ? Data<int32_t>(order)[lane] : lane;
     double most = -std::numeric_limits<double>::infinity(), sum = 0;
     for (int64_t j = k0; j < k1; ++j) {
       double score = 0;
@@ -236,7 +240,7 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
           return Refuse("bias index", 3);  // the workspace is left behind on purpose
         score += Data<float>(bias)[at];
       }
-      if (pairs && !(Data<int32_t>(seen_by)[j] >> (i - q0) & 1))
+      if (pairs && !(Data<int32_t>(seen_by)[j] >> (lane - q0) & 1))
         score = -std::numeric_limits<double>::infinity();
       scores[j - k0] = score;
       most = std::max(most, score);

@@ -77,10 +77,14 @@ class Case:
             self.weight_steps,
         )
 
-    def listed(self, begin: int, end: int) -> tuple[Array, Array]:
+    def order(self) -> Array:
+        """The queries in an order in which they are listed."""
+        return np.random.default_rng(self.queries).permutation(self.queries)
+
+    def listed(self, queries: Array) -> tuple[Array, Array]:
         """The keys that some queries see, and which of these do; other entries around them."""
-        assert self.seen is not None and end - begin <= 32
-        seen = self.seen[begin:end]
+        assert self.seen is not None and len(queries) <= 32
+        seen = self.seen[queries]
         keys = np.flatnonzero(seen.any(0))
         numbers = np.arange(len(seen), dtype=np.uint64)[:, None]
         bits = (seen[:, keys].astype(np.uint64) << numbers).sum(0).astype(np.uint32)
@@ -112,7 +116,9 @@ class Case:
         for a, b in itertools.pairwise(bounds):
             first, last, lists = self.k0, self.k0 + self.keys, list[Array]()
             if self.seen is not None:
-                found = self.listed(a, b)
+                order = np.full(len(self.q), -1, np.int32)
+                order[self.q0 : self.q0 + self.queries] = self.q0 + self.order()
+                found = (*self.listed(self.order()[a:b]), order)
                 first, last = 3, 3 + len(found[0]) - 5
                 lists = [guarded(x, at_end=end) for x in found]
             place = (self.q0 + a, self.q0 + b, first, last)

@@ -29,10 +29,11 @@ from tests.runtime_support import (
 pytest.importorskip("onnxruntime")
 provider = pytest.fixture(scope="module", autouse=True)(use_built_provider)
 
+MANY = 700
 KINDS = ("positions", "keys", "queries", "pairs")
 NAMES = ("position_tests", "key_flags", "query_flags", "pair_flags")
 INPUTS = ("q_offsets", "k_offsets", "q_coords", "k_coords")
-OUTPUTS = ("keys", "seen_by", "tiles")
+OUTPUTS = ("keys", "seen_by", "tiles", "order")
 #: how many tests there are of each kind, and which hold in each region
 PLANS = {
     "positions": ((2, 0, 0, 0), (1, 2)),
@@ -78,6 +79,9 @@ def operands(name: str, lead: tuple[int, ...], q: int, k: int, seed: int) -> dic
     flags = {"key_flags": (k,), "query_flags": (q,), "pair_flags": (q, k)}
     for (operand, extents), count in zip(flags.items(), counts[1:], strict=True):
         found[operand] = rng.random((count, *lead, *extents)) < rng.choice([0.0, 0.5, 0.97, 1.0])
+    if k >= MANY and counts[3]:  # some queries see far more keys than others
+        found["pair_flags"] = rng.random(found["pair_flags"].shape) < 0.02
+        found["pair_flags"][..., rng.random(q) < 0.2, :] = True
     found["position_tests"] = tests.astype(np.int64)
     given = (n for n, c in zip(NAMES, counts, strict=True) if c)
     return {n: found[n] for n in (*INPUTS, *given)}
@@ -91,17 +95,20 @@ def test_lists_are_those_of_the_reference(name: str, lead: tuple[int, ...], tmp_
     types = {np.dtype(np.int32): TensorProto.INT32, np.dtype(np.int64): TensorProto.INT64}
     types[np.dtype(bool)] = TensorProto.BOOL
     inputs = [(n, types[x.dtype], [None] * x.ndim) for n, x in first.items()]
-    ranks = dict(zip(OUTPUTS, (1, 1, 2), strict=True))
+    ranks = dict(zip(OUTPUTS, (1, 1, 2, 1), strict=True))
     outputs = [(n, TensorProto.INT32, [None] * rank) for n, rank in ranks.items()]
     node = pit_node("pairs", plan, list(first), OUTPUTS)
     run = session(save(tmp_path, make_model([node], inputs, outputs)), quiet_options(2))
     fields = dict(line.split("=", 1) for line in plan.text().splitlines()[1:])
     given = []
-    for seed, (q, k) in enumerate(itertools.product((0, 1, 33, 70), (0, 65, 130))):
+    sizes = [*itertools.product((0, 1, 33, 70), (0, 65, 130)), (150, MANY), (70, MANY)]
+    for seed, (q, k) in enumerate(sizes):
         given.append(operands(name, lead, q, k, seed))
         want = pairs(fields, *given[-1].values())
         for got, expected, output in zip(run.run(None, given[-1]), want, OUTPUTS, strict=True):
             np.testing.assert_array_equal(got, expected, err_msg=f"{output}, {q} x {k}")
+        moved = not np.array_equal(want[-1], np.arange(len(want[-1])))
+        assert moved == (name == "pairs" and k == MANY), (q, k)
     answers_on_eight_threads(run, given[-3:], 2)
 
 

@@ -65,7 +65,8 @@ PAIRS = Plan(
 )
 CAUSAL = np.array([[-1, 1, -1]], np.int64)
 SEEN = np.ones((1, 2, 3), bool)
-TILES = np.array([[0, 2], [2, -1]], np.int32)
+TILES = np.array([[0, 2, 1], [0, 2, 0]], np.int32)
+ORDER = np.array([1, 0, 2, 3], np.int32)
 
 # op -> (plan, input names, good inputs)
 GOOD: dict[str, tuple[Plan, list[str], list[Array]]] = {
@@ -98,8 +99,8 @@ GOOD: dict[str, tuple[Plan, list[str], list[Array]]] = {
     ),
     "attention pairs": (
         attention_plan(4, 4, 2, pairs=1),
-        ["q", "k", "v", "q_offsets", "k_offsets", "keys", "seen_by", "tiles"],
-        [HEADS, HEADS, HEADS, OFF, OFF, *np.array([[0, 1], [3, 3]], np.int32), TILES],
+        ["q", "k", "v", "q_offsets", "k_offsets", "keys", "seen_by", "tiles", "order"],
+        [HEADS, HEADS, HEADS, OFF, OFF, *np.array([[0, 1], [3, 3]], np.int32), TILES, ORDER],
     ),
     "pairs": (
         PAIRS,
@@ -110,7 +111,7 @@ GOOD: dict[str, tuple[Plan, list[str], list[Array]]] = {
         [OFF, OFF, C, C, CAUSAL, SEEN, SEEN, np.ones((1, 2, 3, 3), bool)],
     ),
 }
-OUTPUTS = {"detect": ["rows", "coords", "offsets"], "pairs": ["keys", "seen_by", "tiles"]}
+OUTPUTS = {"detect": ["rows", "coords", "offsets"], "pairs": ["keys", "seen_by", "tiles", "order"]}
 
 
 def changed(array: Array, at: tuple[int, ...], value: int) -> Array:
@@ -274,11 +275,27 @@ BAD: list[tuple[str, str, Array, str]] = [
         "attention pairs",
         "tiles",
         TILES[:1],
-        r"expected tiles as int32 \[2, 2\], got int32 \[1, 2\]",
+        r"expected tiles as int32 \[2, 3\], got int32 \[1, 3\]",
     ),
     *(
         ("attention pairs", "tiles", changed(TILES, at, bad), "expected tiles within 2 keys, got")
-        for at, bad in (((0, 0), -1), ((0, 1), 3), ((1, 1), -2), ((1, 0), 4), ((1, 1), 1))
+        for at, bad in (((0, 0), -1), ((0, 1), 3), ((1, 1), -2), ((1, 0), 1), ((1, 1), 3))
+    ),
+    ("attention pairs", "order", ORDER[:3], r"expected order as int32 \[4\], got int32 \[3\]"),
+    *(
+        (
+            "attention pairs",
+            "order",
+            np.array(order, np.int32),
+            f"an order of .*, got {row} at {at}",
+        )
+        for order, row, at in (
+            ((1, 1, 2, 3), 1, 1),
+            ((1, 2, 0, 3), 2, 1),
+            ((0, -1, 2, 3), -1, 1),
+            ((0, 1, 2, 4), 4, 3),
+            ((0, 1, 3, 2), 2, 3),
+        )
     ),
     ("pairs", "q_offsets", OFF[:0], "expected q_offsets of one element or more"),
     ("pairs", "k_offsets", OFF[:2], r"expected k_offsets as int32 \[3\], got int32 \[2\]"),
@@ -409,8 +426,8 @@ def test_missing_optional_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("attribute", "value", "message"),
     [
-        ("ep_cache_context", b"", "expected the line 'pitc-plan 6', got ''"),
-        ("ep_cache_context", b"\xff\x00junk", r"expected the line 'pitc-plan 6', got '\?\?junk'"),
+        ("ep_cache_context", b"", "expected the line 'pitc-plan 7', got ''"),
+        ("ep_cache_context", b"\xff\x00junk", r"expected the line 'pitc-plan 7', got '\?\?junk'"),
         ("ep_cache_context", None, "expected a plan in ep_cache_context, got none"),
         ("embed_mode", 0, "expected embed_mode 1"),
         ("main_context", 0, "expected main_context 1"),

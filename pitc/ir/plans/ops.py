@@ -1,6 +1,6 @@
 """The operations of PIT nodes, as typed plans: `docs/plans.md` says what each computes.
 
-    Detect(rank=2, padding="mask").text()    pitc-plan 6, op=detect, padding=mask, rank=2
+    Detect(rank=2, padding="mask").text()    pitc-plan 7, op=detect, padding=mask, rank=2
     parse(text)                              Detect(rank=2, padding="mask")
 
 One class is one operation: its operands in order, and its fields, each with its type. Text, parser
@@ -303,7 +303,7 @@ class Pairs(Plan):
         Operand("query_flags", ANY, ("queries",)),
         Operand("pair_flags", ANY, ("pairs",)),
     )
-    outputs = 3
+    outputs = 4
 
     rank: Annotated[int, Whole(1, 4)]
     positions: Annotated[int, TESTS]
@@ -360,6 +360,7 @@ class Attention(KernelPlan):
         Operand("keys", INT32, ("pairs",)),
         Operand("seen_by", INT32, ("pairs",)),
         Operand("tiles", INT32, ("pairs",)),
+        Operand("order", INT32, ("pairs",)),
     )
 
     d: Annotated[int, EXTENT]

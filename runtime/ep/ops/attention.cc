@@ -1,5 +1,7 @@
 #include "ops/attention.h"
 
+#include <algorithm>
+
 namespace pitc {
 
 HeadExtents CheckHeads(const AttentionPlan& plan, const Tensor& t, int64_t size, int64_t first) {
@@ -41,6 +43,23 @@ BiasExtents CheckBias(const AttentionPlan& plan, const Tensor& t, int64_t sequen
   bias.head = dims[1] == 1 ? 0 : dims[2] * dims[3];
   bias.sequence = dims[0] == 1 ? 0 : dims[1] * dims[2] * dims[3];
   return bias;
+}
+
+void CheckOrder(const PairLists& pairs, const int32_t* offsets, int64_t sequences,
+                Arena::Scope& scratch) {
+  const int64_t rows = offsets[sequences];
+  auto* const met = scratch.Array<uint8_t>(rows);
+  std::fill(met, met + rows, 0);
+  for (int64_t s = 0; s < sequences; ++s) {
+    for (int64_t at = offsets[s]; at < offsets[s + 1]; ++at) {
+      const int64_t row = pairs.order[at], lane = (at - offsets[s]) % kListedQueries;
+      const bool apart = lane > 0 && row != pairs.order[at - 1] + 1;
+      const int64_t tile = pairs.first_tile[s] + (at - offsets[s]) / kListedQueries;
+      if (row < offsets[s] || row >= offsets[s + 1] || met[row]++ != 0 ||
+          (apart && !pairs.tiles[tile].is_list))
+        Fail("expected an order of the rows of each sequence, got ", row, " at ", at);
+    }
+  }
 }
 
 }  // namespace pitc

@@ -37,34 +37,54 @@ BiasExtents CheckBias(const AttentionPlan& plan, const Tensor& bias, int64_t seq
 
 // Which keys each kListedQueries queries of a sequence see.
 struct PairLists {
+  // Its queries see some keys of a list, or all keys from one on, if it is no list.
+  struct Tile {
+    int32_t first, count, is_list;
+  };
+
   const int32_t *keys, *seen_by;  // among those of the sequence, and bits of queries
-  const int32_t* tiles;           // of each tile its first entry and how many, or -1: all keys
-  const int64_t* first_tile;      // of each sequence
+  const Tile* tiles;
+  const int32_t* order;       // rows of queries, tile by tile
+  const int64_t* first_tile;  // of each sequence
   int64_t entries;
 };
 
-// Reads the lists and holds them to the keys that there are.
+// Throws Failure unless each sequence has each of its rows once, and those of a tile without a list
+// lie in a row: `order` is [offsets[sequences]].
+void CheckOrder(const PairLists& pairs, const int32_t* offsets, int64_t sequences,
+                Arena::Scope& scratch);
+
+// Reads the lists and holds them to the keys and queries that there are.
 template <class Run, class Input>
 PairLists ReadPairs(const Run& run, const AttentionPlan::Inputs& in, const Input& all,
                     Arena::Scope& scratch) {
   const auto keys = run.Int32Input(in.keys, "keys", {-1});
-  const int64_t entries = keys.shape.dims[0];
+  const int64_t entries = keys.shape.dims[0], rows = all.q_offsets[all.sequences];
   const auto seen_by = run.Int32Input(in.seen_by, "seen_by", {entries});
   auto* const first = scratch.Array<int64_t>(all.sequences + 1);
   FindFirstBlocks(all.q_offsets, all.sequences, kListedQueries, first);
   const int64_t count = first[all.sequences];
-  const auto tiles = run.Int32Input(in.tiles, "tiles", {count, 2});
-  const PairLists pairs{run.Copy(keys, entries, scratch), run.Copy(seen_by, entries, scratch),
-                        run.Copy(tiles, 2 * count, scratch), first, entries};
-  for (int64_t q = 0; q < all.sequences; ++q) {
-    const int64_t sequence_keys = all.k_offsets[q + 1] - all.k_offsets[q];
-    for (int64_t i = first[q]; i < first[q + 1]; ++i) {
-      const int64_t begin = pairs.tiles[2 * i], listed = pairs.tiles[2 * i + 1];
-      if (begin < 0 || listed < -1 || begin + listed > entries)
-        Fail("expected tiles within ", entries, " keys, got ", begin, ", ", listed, " in row ", i);
-      CheckBelow(pairs.keys + begin, listed, sequence_keys, "keys");
+  const auto tiles = run.Int32Input(in.tiles, "tiles", {count, 3});
+  const auto order = run.Int32Input(in.order, "order", {rows});
+  const PairLists pairs{
+      run.Copy(keys, entries, scratch),
+      run.Copy(seen_by, entries, scratch),
+      reinterpret_cast<const PairLists::Tile*>(run.Copy(tiles, 3 * count, scratch)),
+      run.Copy(order, rows, scratch),
+      first,
+      entries};
+  for (int64_t s = 0; s < all.sequences; ++s) {
+    const int64_t sequence_keys = all.k_offsets[s + 1] - all.k_offsets[s];
+    for (int64_t i = first[s]; i < first[s + 1]; ++i) {
+      const PairLists::Tile& tile = pairs.tiles[i];
+      const int64_t most = tile.is_list ? entries : sequence_keys;
+      if (tile.first < 0 || tile.count < 0 || int64_t{tile.first} + tile.count > most)
+        Fail("expected tiles within ", most, " keys, got ", tile.first, ", ", tile.count,
+             " in row ", i);
+      if (tile.is_list) CheckBelow(pairs.keys + tile.first, tile.count, sequence_keys, "keys");
     }
   }
+  CheckOrder(pairs, all.q_offsets, all.sequences, scratch);
   return pairs;
 }
 

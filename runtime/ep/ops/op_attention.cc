@@ -13,6 +13,8 @@ namespace {
 
 constexpr double kSerialFlops = 2e6;  // about 20 us on one thread
 constexpr double kTaskFlops = 1e6;    // tasks smaller than this go together
+constexpr int64_t kThreadTasks = 4;   // of each thread: the last one to end is not far behind
+constexpr int64_t kCopiedKeys = 512, kCopiedQueries = 128;  // from which rows of a head are copied
 
 // The keys and values of one sequence and head, as a kernel reads them.
 struct Keys {
@@ -21,12 +23,13 @@ struct Keys {
   int64_t rows, k_heads, v_heads, k_head, v_head;
 };
 
-// Rows of a sequence's head in a whole tensor, as a list says.
-const float* GatheredRows(const float* rows, const int32_t* list, int64_t n, int64_t size,
-                          Arena::Scope& scratch) {
+// Rows of a head side by side: every `stride`th piece of `size` numbers, from `first` on, or those
+// that a list says.
+const float* Gathered(const float* first, const int32_t* list, int64_t n, int64_t stride,
+                      int64_t size, Arena::Scope& scratch) {
   float* const gathered = scratch.Array<float>(n * size);
   for (int64_t i = 0; i < n; ++i)
-    std::memcpy(gathered + i * size, rows + list[i] * size,
+    std::memcpy(gathered + i * size, first + (list ? list[i] : i) * stride,
                 static_cast<size_t>(size) * sizeof(float));
   return gathered;
 }
@@ -50,42 +53,54 @@ class Attention final : public Operation {
                                scratch.Array<int64_t>(in.sequences + 1));
     const double flops = Flops(in);
     const auto count = static_cast<double>(split.Count());
-    const Blocks groups =
-        EvenBlocks(split.Count(), static_cast<int64_t>(std::ceil(kTaskFlops * count / flops)), 1);
+    auto most = static_cast<int64_t>(std::ceil(kTaskFlops * count / flops));
+    const int threads = run.ThreadsFor(flops);
+    most = std::max(most, split.Count() / (kThreadTasks * threads));
+    const Blocks groups = EvenBlocks(split.Count(), most, 1);
     run.Each(groups.Count(), flops > kSerialFlops, [&](int64_t group) {
-      for (int64_t task = groups.Begin(group); task < groups.End(group); ++task) {
-        const AttentionSplit::Part part = split.At(task);
+      const int64_t end = groups.End(group);
+      for (int64_t task = groups.Begin(group); task < end;) {
+        const AttentionSplit::Part first = split.At(task);
+        const auto same = [&] {  // the keys and values
+          const AttentionSplit::Part part = split.At(task);
+          return part.sequence == first.sequence && part.head == first.head;
+        };
         Arena::Scope gathered;
-        const Keys keys = KeysOf(in, part.sequence, part.head, gathered);
-        if (!plan_.pairs) {
-          Call(in, part, keys, {part.query_begin, part.query_end, kAllKeys, 0}, out);
-          continue;
-        }
-        const int64_t first = in.q_offsets[part.sequence];
-        for (int64_t q = part.query_begin; q < part.query_end; q += kListedQueries) {
-          const int64_t tile = in.pairs.first_tile[part.sequence] + (q - first) / kListedQueries;
-          const int32_t* const list = in.pairs.tiles + 2 * tile;
-          Call(in, part, keys, {q, std::min(q + kListedQueries, part.query_end), list[1], list[0]},
-               out);
-        }
+        const Keys keys = KeysOf(in, first, gathered);
+        for (; task < end && same(); ++task) Call(in, split.At(task), keys, out);
       }
     });
   }
 
  private:
-  static constexpr int32_t kAllKeys = -1;
-
-  // Some queries, and the keys that they see: so many entries of the lists, or all.
+  // Some queries, as rows or as places in their order, and the keys that they see.
   struct Queries {
     int64_t begin, end;
-    int32_t listed, first_entry;
+    PairLists::Tile keys;
   };
+
+  void Call(const AttentionOperands<Tensor>& in, const AttentionSplit::Part& part, const Keys& keys,
+            float* out) const {
+    if (!plan_.pairs) {
+      const auto all = static_cast<int32_t>(keys.rows);
+      Call(in, part, keys, {part.query_begin, part.query_end, {0, all, 0}}, out);
+      return;
+    }
+    const int64_t start = in.q_offsets[part.sequence];
+    for (int64_t at = part.query_begin; at < part.query_end; at += kListedQueries) {
+      const int64_t n = std::min(kListedQueries, part.query_end - at);
+      const PairLists::Tile& tile =
+          in.pairs.tiles[in.pairs.first_tile[part.sequence] + (at - start) / kListedQueries];
+      const int64_t first = tile.is_list ? at : in.pairs.order[at];
+      Call(in, part, keys, {first, first + n, tile}, out);
+    }
+  }
 
   void Call(const AttentionOperands<Tensor>& in, const AttentionSplit::Part& part, const Keys& keys,
             const Queries& queries, float* out) const {
     const HeadExtents& q = in.q_heads;
     const BiasExtents& bias = in.bias_extents;
-    const bool listed = queries.listed != kAllKeys;
+    const bool listed = queries.keys.is_list != 0;
     const bool to_zero = plan_.nan_to_zero || (plan_.no_keys_to_zero && keys.rows == 0);
     KernelCall call;
     call.Floats(in.q.data, {q.rows, q.heads, q.size});
@@ -96,17 +111,15 @@ class Attention final : public Operation {
       call.Int32s(keys.positions, {keys.rows});
     }
     if (listed)
-      call.Int32s(in.pairs.keys, {in.pairs.entries}).Int32s(in.pairs.seen_by, {in.pairs.entries});
+      call.Int32s(in.pairs.keys, {in.pairs.entries})
+          .Int32s(in.pairs.seen_by, {in.pairs.entries})
+          .Int32s(in.pairs.order, {q.rows});
     call.Floats(out, {q.rows, plan_.heads, plan_.dv});
     AddScale(&call);
     call.Int(to_zero);
     call.Int(plan_.q_head + part.head).Int(keys.k_head).Int(keys.v_head).Int(part.head);
     call.Int(queries.begin).Int(queries.end);
-    if (listed) {
-      call.Int(queries.first_entry).Int(int64_t{queries.first_entry} + queries.listed);
-    } else {
-      call.Int(0).Int(keys.rows);
-    }
+    call.Int(queries.keys.first).Int(int64_t{queries.keys.first} + queries.keys.count);
     if (plan_.bias) {
       call.Int(part.sequence * bias.sequence + part.head * bias.head).Int(bias.query).Int(bias.key);
     }
@@ -125,33 +138,34 @@ class Attention final : public Operation {
       call->Float(*plan_.weight_step).Float(static_cast<double>(*plan_.weight_above));
   }
 
-  // Whole ones are read where they lie, if nothing is dead between them.
-  Keys KeysOf(const AttentionOperands<Tensor>& in, int64_t sequence, int64_t head,
+  // Rows of a head are copied where they lie apart, and are many: each one is on a page of its own.
+  Keys KeysOf(const AttentionOperands<Tensor>& in, const AttentionSplit::Part& part,
               Arena::Scope& scratch) const {
-    const int32_t first = in.k_offsets[sequence], last = in.k_offsets[sequence + 1];
+    const int32_t first = in.k_offsets[part.sequence], last = in.k_offsets[part.sequence + 1];
     const auto *k = static_cast<const float*>(in.k.data), *v = static_cast<const float*>(in.v.data);
-    const int64_t n = last - first;
+    const int64_t n = last - first, heads = in.k_heads.heads, v_heads = in.v_heads.heads;
     const int32_t* const list = in.key_positions ? in.key_positions + first : nullptr;
-    if (!plan_.whole) {
-      return {k + first * in.k_heads.heads * plan_.d,
-              v + first * in.v_heads.heads * plan_.dv,
-              list,
-              n,
-              in.k_heads.heads,
-              in.v_heads.heads,
-              plan_.k_head + head,
-              plan_.v_head + head};
+    if (plan_.whole) {
+      const int64_t row = (part.sequence * plan_.heads + part.head) * in.k_heads.positions;
+      k += row * plan_.d;
+      v += row * plan_.dv;
+      if (n > 0 && list[n - 1] - list[0] == n - 1) {
+        k += list[0] * plan_.d;
+        v += list[0] * plan_.dv;
+      } else {
+        k = Gathered(k, list, n, plan_.d, plan_.d, scratch);
+        v = Gathered(v, list, n, plan_.dv, plan_.dv, scratch);
+      }
+      return {k, v, list, n, 1, 1, 0, 0};
     }
-    const int64_t row = (sequence * plan_.heads + head) * in.k_heads.positions;
-    k += row * plan_.d;
-    v += row * plan_.dv;
-    if (n > 0 && list[n - 1] - list[0] == n - 1) {
-      k += list[0] * plan_.d;
-      v += list[0] * plan_.dv;
-    } else {
-      k = GatheredRows(k, list, n, plan_.d, scratch);
-      v = GatheredRows(v, list, n, plan_.dv, scratch);
-    }
+    const int64_t k_head = plan_.k_head + part.head, v_head = plan_.v_head + part.head;
+    k += first * heads * plan_.d;
+    v += first * v_heads * plan_.dv;
+    const int64_t queries = in.q_offsets[part.sequence + 1] - in.q_offsets[part.sequence];
+    if (n < kCopiedKeys || queries < kCopiedQueries)
+      return {k, v, list, n, heads, v_heads, k_head, v_head};
+    k = Gathered(k + k_head * plan_.d, nullptr, n, heads * plan_.d, plan_.d, scratch);
+    v = Gathered(v + v_head * plan_.dv, nullptr, n, v_heads * plan_.dv, plan_.dv, scratch);
     return {k, v, list, n, 1, 1, 0, 0};
   }
 
@@ -166,8 +180,7 @@ class Attention final : public Operation {
         continue;
       }
       for (int64_t tile = in.pairs.first_tile[s]; tile < in.pairs.first_tile[s + 1]; ++tile) {
-        const int32_t listed = in.pairs.tiles[2 * tile + 1];
-        pairs += kListedQueries * (listed == kAllKeys ? keys : static_cast<double>(listed));
+        pairs += kListedQueries * static_cast<double>(in.pairs.tiles[tile].count);
       }
     }
     return pairs * static_cast<double>(2 * plan_.heads * (plan_.d + plan_.dv));

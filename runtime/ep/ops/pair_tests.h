@@ -1,0 +1,120 @@
+// Which keys some queries of a sequence see, by the tests of a plan: over ranges of keys first,
+// over single ones where a range says neither all nor none.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "base/arena.h"
+#include "ort/run_context.h"
+#include "plan/plan.h"
+#include "simd/primitives.h"
+
+namespace pitc {
+
+constexpr int64_t kKeyChunk = 64;              // keys that are looked at one by one
+constexpr int64_t kRanges = 8;                 // parts of a range that is looked at closer
+using Seen = std::array<uint32_t, kKeyChunk>;  // of each key, bits of queries
+enum class Holds { kNowhere, kSomewhere, kEverywhere };
+
+// Keys of a sequence: their positions ascend.
+struct Points {
+  const int32_t* positions;
+  int64_t count;
+  int64_t Least() const { return positions[0]; }
+  int64_t Most() const { return positions[count - 1]; }
+  bool InARow() const { return Most() - Least() == count - 1; }
+};
+
+// Queries of a sequence that are looked at together, in any order; one at least.
+struct Queries {
+  std::array<int32_t, kListedQueries> positions;
+  int64_t count;
+
+  uint32_t Lanes() const { return static_cast<uint32_t>((uint64_t{1} << count) - 1); }
+};
+
+// query * x + key * y + z >= 0
+struct PositionTest {
+  int64_t query, key, constant;
+
+  Holds Over(int64_t q0, int64_t q1, int64_t k0, int64_t k1) const;
+};
+
+class PairTests {
+ public:
+  // Reads what tests look at; once, as the host may write there meanwhile.
+  PairTests(const RunContext& run, const PairsPlan& plan, int64_t sequences, const Primitives& simd,
+            Arena::Scope& scratch);
+
+  // Throws Failure unless positions are those of flags.
+  void CheckPositions(const int32_t* queries, int64_t q_count, const int32_t* keys,
+                      int64_t k_count) const;
+
+  // Calls see(first, count, bits) for keys that some query sees, ascending: with null where each
+  // query sees all of them; some bits may be none.
+  template <class See>
+  void Each(int64_t sequence, const Queries& queries, const Points& keys, const See& see) const {
+    if (keys.count > 0) Look({*this, sequence, queries, keys}, 0, keys.count, see);
+  }
+
+ private:
+  // Flags that tests look at, as bits: [tests, sequences, rows, BitWords(columns)].
+  struct Flags {
+    const uint64_t* bits = nullptr;
+    int64_t rows = 0, columns = 0;
+  };
+
+  struct Sight {
+    const PairTests& tests;
+    int64_t sequence;
+    const Queries& queries;
+    const Points& keys;
+
+    Points Range(int64_t first, int64_t count) const { return {keys.positions + first, count}; }
+  };
+
+  template <class See>
+  static void Look(const Sight& at, int64_t first, int64_t count, const See& see) {
+    const PairTests& tests = at.tests;
+    const Holds hidden = tests.Hidden(at, at.Range(first, count));
+    if (hidden == Holds::kEverywhere) return;
+    if (hidden == Holds::kNowhere) {
+      see(first, count, nullptr);
+    } else if (count <= kKeyChunk) {
+      const Seen seen = tests.SeenIn(at, at.Range(first, count));
+      see(first, count, &seen);
+    } else {
+      int64_t size = kKeyChunk;
+      while (size * kRanges < count) size *= kRanges;
+      const int64_t end = first + count;
+      for (; first < end; first += size) Look(at, first, std::min(size, end - first), see);
+    }
+  }
+
+  Flags ReadFlags(const RunContext& run, const Tensor& t, int64_t tests, bool of_queries,
+                  Arena::Scope& scratch) const;
+  const PositionTest* ReadPositionTests(const Tensor& t, Arena::Scope& scratch) const;
+  const uint64_t* BitsOf(const Flags& flags, int64_t test, int64_t sequence) const {
+    return flags.bits + (test * sequences_ + sequence) * flags.rows * BitWords(flags.columns);
+  }
+
+  Holds Hidden(const Sight& at, const Points& keys) const;
+  Holds Over(const Sight& at, const Points& keys, int64_t test) const;
+  Seen SeenIn(const Sight& at, const Points& keys) const;
+  bool And(const Sight& at, const Points& keys, int64_t test, Seen* bits) const;
+  bool AndPairs(const Sight& at, const Points& keys, int64_t test, Seen* bits) const;
+  uint32_t QueriesAt(const Sight& at, int64_t test) const;
+
+  const PairsPlan& plan_;
+  const Primitives& simd_;
+  const int64_t sequences_;
+  const PositionTest* positions_ = nullptr;
+  Flags of_keys_, of_queries_, of_pairs_;
+};
+
+// The 32 x 32 bits of rows, as columns.
+void Transpose(uint32_t* rows);
+
+}  // namespace pitc
