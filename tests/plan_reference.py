@@ -150,21 +150,22 @@ def pairs(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
             seen = ~hidden[part]
             listed = np.flatnonzero(seen.any(0))
             first = int(listed[0]) if len(listed) else 0
-            together = seen[:, listed].all() and np.array_equal(
-                listed, first + np.arange(len(listed))
-            )
-            if together and np.array_equal(part, part[0] + np.arange(len(part))):
+            if seen[:, listed].all() and is_a_row(listed) and is_a_row(part):
                 tiles.append((first, len(listed), 0))
                 continue
             tiles.append((len(keys), len(listed), 1))
-            bits = seen[:, listed].astype(np.uint64) << np.arange(len(part))[:, None].astype(
-                np.uint64
-            )
+            lanes = np.arange(len(part), dtype=np.uint64)[:, None]
+            bits = seen[:, listed].astype(np.uint64) << lanes
             keys += listed.tolist()
             seen_by += bits.sum(0).astype(np.uint32).view(np.int32).tolist()
     ints = (np.array(x, np.int32) for x in (keys, seen_by, tiles, order))
     of_keys, of_queries, of_tiles, of_rows = ints
     return of_keys, of_queries, of_tiles.reshape(-1, 3), of_rows
+
+
+def is_a_row(numbers: Array) -> bool:
+    """True for numbers one after the other."""
+    return bool((np.diff(numbers) == 1).all())
 
 
 def tiles_of(rows: Array) -> list[Array]:

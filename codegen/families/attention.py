@@ -18,8 +18,8 @@ last one and are dropped; one query alone has another way (`attention_query.py`)
 sum l not above 0 marks a row without keys or with a NaN softmax.
 
 With `pairs` the keys of a call are those of a list, each with 32 bits: which of the call's at most
-32 queries see it. To the others its score is -inf. The queries are those of a list, too. As K and V are broadcast, a micro-tile of one
-key costs no more than one of many.
+32 queries see it. To the others its score is -inf. The queries are those of a list, too. As K and V
+are broadcast, a micro-tile of one key costs no more than one of many.
 """
 
 from collections.abc import Mapping, Sequence
