@@ -100,15 +100,15 @@ def test_lists_are_those_of_the_reference(name: str, lead: tuple[int, ...], tmp_
     node = pit_node("pairs", plan, list(first), OUTPUTS)
     run = session(save(tmp_path, make_model([node], inputs, outputs)), quiet_options(2))
     fields = dict(line.split("=", 1) for line in plan.text().splitlines()[1:])
-    given = []
+    given, moved = [], False
     sizes = [*itertools.product((0, 1, 33, 70), (0, 65, 130)), (150, MANY), (70, MANY)]
     for seed, (q, k) in enumerate(sizes):
         given.append(operands(name, lead, q, k, seed))
         want = pairs(fields, *given[-1].values())
         for got, expected, output in zip(run.run(None, given[-1]), want, OUTPUTS, strict=True):
             np.testing.assert_array_equal(got, expected, err_msg=f"{output}, {q} x {k}")
-        in_order = np.array_equal(want[-1], np.arange(len(want[-1])))
-        assert not (in_order and name == "pairs" and k == MANY), (q, k)
+        moved |= not np.array_equal(want[-1], np.arange(len(want[-1])))
+    assert moved or name != "pairs"
     answers_on_eight_threads(run, given[-3:], 2)
 
 
