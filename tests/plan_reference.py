@@ -118,9 +118,15 @@ def pairs(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
     Queries that see far more keys than those beside them are the last ones of their sequence.
     """
     q_offsets, k_offsets, q_coords, k_coords, *left = inputs
-    counts = {kind: int(fields[kind]) for kind in ("positions", "keys", "queries", "pairs")}
-    operands = {kind: left.pop(0) for kind, count in counts.items() if count}
-    assert not left and all(len(x) == counts[kind] for kind, x in operands.items())
+    kinds = ("positions", "tables", "keys", "queries", "pairs")
+    counts = {kind: int(fields[kind]) for kind in kinds}
+    operands = dict[str, tuple[Array, ...]]()
+    for kind in (k for k in kinds if counts[k]):
+        operands[kind] = tuple(left.pop(0) for _ in range(1 + (kind == "tables")))
+        assert {len(x) for x in operands[kind]} == {counts[kind]}
+    assert not left
+    orders = [int(fields["orders"]) >> 2 * k & 3 for k in range(counts["tables"])]
+    assert sum(order << 2 * k for k, order in enumerate(orders)) == int(fields["orders"])
     assert len(q_coords) == len(k_coords) == int(fields["rank"])
     keys, seen_by, order = list[int](), list[int](), list[int]()
     tiles = list[tuple[int, int, int]]()
@@ -131,23 +137,27 @@ def pairs(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
         )
         holds = []  # of each test, at [query, key]
         for kind, x in operands.items():
-            for row in x:
+            for number, rows in enumerate(zip(*x, strict=True)):
+                row, whole = rows[0], (len(q), len(k))
                 if kind == "positions":
                     x_of_q, y_of_k, z = map(int, row)
                     holds.append(x_of_q * q[:, None] + y_of_k * k[None, :] + z >= 0)
                     continue
+                if kind == "tables":
+                    sides = (x.reshape(len(q_offsets) - 1, x.shape[-1])[s] for x in rows)
+                    mine, other = (x[at] for x, at in zip(sides, (q, k), strict=True))
+                    compare = (np.equal, np.less, np.less_equal)[orders[number]]
+                    holds.append(compare(mine[:, None], other[None, :]))
+                    continue
                 extents = row.shape[-2:] if kind == "pairs" else row.shape[-1:]
                 live = row.reshape(len(q_offsets) - 1, *extents)[s] != 0
                 place = {"pairs": np.ix_(q, k), "keys": (None, k), "queries": (q, None)}[kind]
-                holds.append(np.broadcast_to(~live[place], (len(q), len(k))))
-        hidden = np.zeros((len(q), len(k)), bool)
-        for region in map(int, fields["regions"].split(",")):
-            assert 0 < region < 1 << len(holds)
-            hidden |= np.all([h for t, h in enumerate(holds) if region >> t & 1], axis=0)
-        rows = heavy_last(~hidden)
+                holds.append(np.broadcast_to(~live[place], whole))
+        visible = truth(list(map(int, fields["program"].split(","))), holds)
+        rows = heavy_last(visible)
         order += (rows + q_offsets[s]).tolist()
         for part in tiles_of(rows):
-            seen = ~hidden[part]
+            seen = visible[part]
             listed = np.flatnonzero(seen.any(0))
             first = int(listed[0]) if len(listed) else 0
             if seen[:, listed].all() and is_a_row(listed) and is_a_row(part):
@@ -161,6 +171,23 @@ def pairs(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
     ints = (np.array(x, np.int32) for x in (keys, seen_by, tiles, order))
     of_keys, of_queries, of_tiles, of_rows = ints
     return of_keys, of_queries, of_tiles.reshape(-1, 3), of_rows
+
+
+def truth(program: list[int], tests: list[Array]) -> Array:
+    """What steps on a stack of truth values leave: 0 joins two by and, 1 by or, 2 turns one, others
+    put a test there.
+    """
+    stack = list[Array]()
+    for step in program:
+        if step > 2:
+            stack.append(tests[step - 3])
+        elif step == 2:
+            stack.append(~stack.pop())
+        else:
+            x, y = stack.pop(), stack.pop()
+            stack.append(x | y if step else x & y)
+    (left,) = stack
+    return left
 
 
 def is_a_row(numbers: Array) -> bool:

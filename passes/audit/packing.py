@@ -27,6 +27,7 @@ from pitc.passes.regions.form import (
 )
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.legal import is_movable, kept_exits, overwritten_bits
+from pitc.passes.regions.sight import Dead, leaves
 
 FIELDS = ("coords", "offsets", "live")  # what a form may ask a detector for
 
@@ -133,7 +134,8 @@ def _wrong_operand(
             for term in terms:
                 yield from _not_whole(graph, term.name, whole)
         case PairsOperand(queries, keys, hidden, _):
-            for domain in (queries, keys, *(d for each in hidden for _, d in each.points)):
+            flags = (x.domain for each in hidden for x in leaves(each) if isinstance(x, Dead))
+            for domain in (queries, keys, *flags):
                 yield from _wrong_domain(graph, domain)
             for name in operand_names(operand):
                 yield from _not_whole(graph, name, whole)

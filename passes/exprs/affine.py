@@ -160,7 +160,7 @@ def threshold(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
             np.can_cast(np.dtype(view.graph[name].dtype), LONG) and in_type(place + more, LONG)
         ):
             continue
-        name, index, moved = _before_moves(view.graph, name, index)
+        name, index, moved = before_moves(view.graph, name, index)
         where = (*index, place + more)
         return [
             (Region({Test(name, where, "below", yes)}, moved), int(yes == holds))
@@ -182,7 +182,7 @@ def same_element(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
         name, index = view.name(read.operand), tuple(p for p in read.index if p is not None)
         if np.dtype(view.graph[name].dtype).kind not in "iub" or len(index) < len(read.index):
             return []
-        sides.append(_before_moves(view.graph, name, index))
+        sides.append(before_moves(view.graph, name, index))
     (x, at_x, moved_x), (y, at_y, moved_y) = sides
     if x != y:
         return []
@@ -193,7 +193,7 @@ def same_element(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
     return [] if same is None else [(Region(same, moved_x | moved_y), int(order.equal))]
 
 
-def _before_moves(
+def before_moves(
     graph: Graph, name: str, index: tuple[Poly, ...]
 ) -> tuple[str, tuple[Poly, ...], int]:
     """The value, and the place in it, that an element of integers comes from, only moved or put

@@ -76,6 +76,7 @@ MAX_COMBINATIONS = 256  # of operand facts at one node; beyond it nothing is sai
 UNKNOWN = FillFact(EVERYWHERE, TOP)
 LEAST = float(np.finfo(np.float32).min)
 INFINITE = (inf, -inf)
+MANY_PARTS = 3  # of a mask, which are regions of its zeros
 
 
 def fill_facts(graph: Graph, flags: Collection[str] = ()) -> None:
@@ -258,6 +259,8 @@ def _mapped(view: NodeView, expr: TensorExpr) -> list[FillFact]:
 def _combinations(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     """Every constant that the operator can be shown to have, over combinations of facts."""
     lists = [facts_at(view.graph, view.name(r.operand), r) for r in expr.reads]
+    if operator_of(view).chooses and view.graph[view.out()].term and lists:
+        lists[0] = _with_itself(view, expr.reads[0], lists[0])
     if prod(map(len, lists)) > MAX_COMBINATIONS:
         return []
     groups = [by_constant(facts) for facts in lists]
@@ -274,6 +277,22 @@ def _combinations(view: NodeView, expr: TensorExpr) -> list[FillFact]:
         if not any(results.get(weaker) == (c, guard) for weaker in weaker_than(constants)):
             found += all_hold([[guard], *(g[k] for g, k in zip(groups, constants, strict=True))])
     return [FillFact(r, c) for c, regions in out.items() for r in regions]
+
+
+def _with_itself(view: NodeView, read: Read, facts: list[FillFact]) -> list[FillFact]:
+    """Facts of a mask, and where it is 0 by itself: of a mask of many parts one test says that, and
+    its regions may be too many.
+    """
+    name = view.name(read.operand)
+    shape, dtype = view.graph[name].shape, view.graph[name].dtype
+    if sum(is_zero(f.constant) for f in facts) < MANY_PARTS or shape is None or dtype != np.bool_:
+        return facts
+    whole = (
+        FillFact(r, f.constant)
+        for f in truth_values(view.graph, name)
+        if (r := pull(f.region, read.index, shape)) is not None
+    )
+    return [*whole, *facts]
 
 
 def by_constant(facts: Iterable[FillFact]) -> dict[Constant, list[Region]]:

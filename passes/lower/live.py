@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.constant import MASKED, SMALL
+from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, ZERO, Digit, Poly, sym, within
 from pitc.ir.nodes import Array
@@ -43,6 +44,10 @@ from pitc.passes.regions.reading import (
 
 def _nonzero(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
     return x if dtype == np.bool_ else build.op("Cast", [x], to=ir.DataType.BOOL)
+
+
+def _number(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
+    return x if dtype == np.int64 else build.op("Cast", [x], to=ir.DataType.INT64)
 
 
 def _very_negative(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
@@ -116,13 +121,14 @@ def _readings(graph: Graph, domain: Domain) -> list[Reading]:
     Raises:
         ValueError: One of them is not (`live_tests.can_compute`).
     """
-    found = []
-    for test in sorted(domain.dead, key=str):
-        reading = reading_of(graph, test, domain.extents)
-        if reading is None:
-            raise ValueError(f"the test '{test}' cannot be evaluated")
-        found.append(reading)
-    return found
+    return [_reading(graph, test, domain.extents) for test in sorted(domain.dead, key=str)]
+
+
+def _reading(graph: Graph, test: Test, extents: Shape) -> Reading:
+    reading = reading_of(graph, test, extents)
+    if reading is None:
+        raise ValueError(f"the test '{test}' cannot be evaluated")
+    return reading
 
 
 def _is_everywhere(domain: Domain, axes: Sequence[Axis]) -> bool:
@@ -142,15 +148,37 @@ def _test(
             axes = value.reduce(axes, gone, some=some)
         for extent in (e for d, e in reading.absent if d in bound):
             value.of_none(build.size(extent), some=some)
-    found = value.plain(opposite=alive)
+    return _along(build, value.plain(opposite=alive), axes, domain.rank)
+
+
+def _along(build: Builder, value: ir.Value, axes: Sequence[Axis], rank: int) -> ir.Value:
+    """A value with its axes in the order of coordinates, shaped to broadcast over all of them."""
     places = [a.dim for a in axes if isinstance(a, Digit)]
     if places != sorted(places):
         order = sorted(range(len(places)), key=places.__getitem__)
-        found = build.op("Transpose", [found], perm=order)
-    for k in range(domain.rank):
+        value = build.op("Transpose", [value], perm=order)
+    for k in range(rank):
         if k not in places:
-            found = build.unsqueeze(found, k)
-    return found
+            value = build.unsqueeze(value, k)
+    return value
+
+
+def table(build: Builder, graph: Graph, test: Test, extents: Shape) -> ir.Value:
+    """Emit nodes that read the numbers which a test looks at.
+
+    Args:
+        build: Where nodes go.
+        graph: The analysed graph.
+        test: `nz` of an integer, without bound dimensions.
+        extents: Of the coordinates.
+
+    Returns:
+        int64, of these extents.
+    """
+    reading = _reading(graph, test, extents)
+    value = _steps(build, graph, reading, _number, np.dtype(np.int64))
+    sizes = build.concat([build.size(e) for e in extents])
+    return build.op("Expand", [_along(build, value, reading.axes, len(extents)), sizes])
 
 
 class _Flags:
@@ -226,21 +254,34 @@ def _evaluate(flags: _Flags, graph: Graph, reading: Reading) -> list[Axis]:
     build, test = flags.build, reading.test
     value: ir.Value | None = None
     if test.src:
-        value, dtype = build.value(test.src), graph.dtype(test.src)
-        rank = len(graph[test.src].shape or ())
-        for step in reading.steps:
-            if isinstance(step, Ask):
-                value, dtype = PREDICATES[test.pred](build, value, dtype), np.dtype(np.bool_)
-            elif isinstance(step, Pick):
-                value = _picked(build, graph, test, step, value, rank, dtype)
-                rank += len(step.lines) - len(step.sources)
-            else:
-                value, rank = _moved(build, graph, test, step, value, rank)
+        value = _steps(build, graph, reading, PREDICATES[test.pred], np.dtype(np.bool_))
     if reading.place is not None:
         value = _compared(build, reading, value)
     assert value is not None
     flags.set(value, opposite=not test.yes)
     return reading.axes
+
+
+def _steps(
+    build: Builder,
+    graph: Graph,
+    reading: Reading,
+    ask: Callable[[Builder, ir.Value, np.dtype], ir.Value],
+    asked: np.dtype,
+) -> ir.Value:
+    """The tested value at the points of a reading, each element as `ask` makes it."""
+    test = reading.test
+    value, dtype = build.value(test.src), graph.dtype(test.src)
+    rank = len(graph[test.src].shape or ())
+    for step in reading.steps:
+        if isinstance(step, Ask):
+            value, dtype = ask(build, value, dtype), asked
+        elif isinstance(step, Pick):
+            value = _picked(build, graph, test, step, value, rank, dtype)
+            rank += len(step.lines) - len(step.sources)
+        else:
+            value, rank = _moved(build, graph, test, step, value, rank)
+    return value
 
 
 def _moved(

@@ -1,7 +1,9 @@
 """The node that lists which keys queries see, and what it reads.
 
-    hidden: k - q - 1 >= 0                          Pairs(positions=1, regions=1)(.., [[-1, 1, -1]])
-    hidden: q - k - w >= 0 and mask[b, q] != 0      Pairs(positions=1, queries=1, regions=3)(..)
+    hidden: k - q - 1 >= 0             Pairs(positions=1, program=[leaf 0, not])(.., [[-1, 1, -1]])
+    hidden: q - k - w >= 0 and mask[b, q] != 0
+                                       Pairs(positions=1, queries=1, program=[leaf 0, leaf 1, and,
+                                             not])(..)
 
 Flags say where tests do *not* all hold, as a live mask does.
 """
@@ -11,21 +13,22 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.plans.ops import Pairs
 from pitc.passes.lower.builder import Builder
-from pitc.passes.lower.live import live_points
-from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.pairs import Hidden, numbered_tests
+from pitc.passes.lower.live import live_points, table
+from pitc.passes.regions.pairs import numbered_leaves, program
+from pitc.passes.regions.sight import Compared, Condition, Dead, Positions, sources
 
 
 def pair_lists(
     build: Builder,
     graph: Graph,
     points: Sequence[ir.Value],
-    hidden: Sequence[Hidden],
-    rank: int,
+    hidden: Sequence[Condition],
+    extents: Shape,
     number: int,
 ) -> dict[str, ir.Value]:
     """Add the node.
@@ -35,31 +38,34 @@ def pair_lists(
         graph: The analysed graph.
         points: Offsets of queries and of keys, and coordinates of both.
         hidden: The pairs that are in no list.
-        rank: How many coordinates a query has, and a key.
+        extents: Of the coordinates that queries and keys share, of queries, and of keys.
         number: How many such nodes there are.
 
     Returns:
         Its outputs, by name.
     """
-    tests, inputs = numbered_tests(hidden), list(points)
-    if tests["positions"]:
-        lines = (p for p in tests["positions"] if isinstance(p, Poly))
-        numbers = [x for p in lines for x in _line(build, p)]
-        inputs.append(build.reshape(build.concat(numbers), [len(tests["positions"]), 3]))
+    found, inputs = numbered_leaves(hidden), list(points)
+    lines = [leaf.line for leaf in found["positions"] if isinstance(leaf, Positions)]
+    if lines:
+        numbers = [x for line in lines for x in _line(build, line)]
+        inputs.append(build.reshape(build.concat(numbers), [len(lines), 3]))
+    compared = [leaf for leaf in found["tables"] if isinstance(leaf, Compared)]
+    if compared:
+        lead = extents[:-2]
+        for side, extent in (("query", extents[-2]), ("key", extents[-1])):
+            read = (getattr(leaf, side) for leaf in compared)
+            tables = [table(build, graph, test, (*lead, extent)) for test in read]
+            inputs.append(_stacked(build, tables))
     for kind in ("keys", "queries", "pairs"):
-        domains = (d for d in tests[kind] if isinstance(d, Domain))
-        rows = [build.unsqueeze(live_points(build, graph, d), 0) for d in domains]
-        if rows:
-            inputs.append(rows[0] if len(rows) == 1 else build.op("Concat", rows, axis=0))
-    first, starts = 0, dict[str, int]()
-    for kind, found in tests.items():
-        starts[kind], first = first, first + len(found)
-    regions = tuple(
-        sum(1 << starts["positions"] + tests["positions"][p] for p in each.positions)
-        + sum(1 << starts[kind] + tests[kind][domain] for kind, domain in each.points)
-        for each in hidden
+        domains = [leaf.domain for leaf in found[kind] if isinstance(leaf, Dead)]
+        if domains:
+            inputs.append(_stacked(build, [live_points(build, graph, d) for d in domains]))
+    plan = Pairs(
+        rank=max(len(extents) - 1, 1),
+        orders=sum(_order(leaf) << 2 * k for k, leaf in enumerate(compared)),
+        program=program(hidden),
+        **{kind: len(of_kind) for kind, of_kind in found.items()},
     )
-    plan = Pairs(rank=rank, regions=regions, **{kind: len(found) for kind, found in tests.items()})
     stems = ("listed_keys", "query_tiles", "listed_queries")
     many, tiles, rows = (build.symbol(f"{stem}_{number}") for stem in stems)
     dims: dict[str, list[int | str | None]] = {
@@ -68,9 +74,20 @@ def pair_lists(
         "tiles": [tiles, 3],
         "order": [rows],
     }
-    name = min((s for each in hidden for s in each.sources), default="positions")
+    name = min((s for each in hidden for s in sources(each)), default="positions")
     outputs = [(output, ir.DataType.INT32, size) for output, size in dims.items()]
     return dict(zip(dims, build.kernel(plan, inputs, outputs, name), strict=True))
+
+
+def _stacked(build: Builder, values: Sequence[ir.Value]) -> ir.Value:
+    """Values of one shape as one value, along a first axis."""
+    rows = [build.unsqueeze(value, 0) for value in values]
+    return rows[0] if len(rows) == 1 else build.op("Concat", rows, axis=0)
+
+
+def _order(leaf: Compared) -> int:
+    """What a plan says of a comparison."""
+    return 0 if leaf.order.less is None else 1 + leaf.order.equal
 
 
 def _line(build: Builder, line: Poly) -> Iterator[ir.Value]:

@@ -36,7 +36,7 @@ from pitc.passes.regions.form import (
 )
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.matrix import dims_of, stored
-from pitc.passes.regions.pairs import Hidden
+from pitc.passes.regions.sight import Condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +194,15 @@ class Rewriter:
         raise AssertionError(operand)
 
     def pairs(
-        self, queries: Domain, keys: Domain, hidden: tuple[Hidden, ...]
+        self, queries: Domain, keys: Domain, hidden: tuple[Condition, ...]
     ) -> dict[str, ir.Value]:
         """The lists of the keys that queries see, made once."""
         key = (queries, keys, hidden)
         if key not in self.lists:
             at, of_keys = self.detect(queries), self.detect(keys)
             points = (at.offsets, of_keys.offsets, at.coords, of_keys.coords)
-            rank, number = max(queries.rank, 1), len(self.lists)
-            self.lists[key] = pair_lists(self.build, self.graph, points, hidden, rank, number)
+            extents, number = (*queries.extents, keys.extents[-1]), len(self.lists)
+            self.lists[key] = pair_lists(self.build, self.graph, points, hidden, extents, number)
         return self.lists[key]
 
     def bias(self, terms: tuple[BiasTerm, ...]) -> ir.Value:

@@ -31,7 +31,7 @@ from pitc.passes.regions.layout import (
     read_in_packed,
     uses_coordinates,
 )
-from pitc.passes.regions.pairs import Hidden
+from pitc.passes.regions.sight import Condition, sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class PairsOperand:
 
     queries: Domain
     keys: Domain
-    hidden: tuple[Hidden, ...]
+    hidden: tuple[Condition, ...]
     output: str
 
 
@@ -136,7 +136,7 @@ def operand_names(operand: Operand | None) -> list[str]:
     if isinstance(operand, BiasOperand):
         return [term.name for term in operand.terms]
     if isinstance(operand, PairsOperand):
-        return sorted({source for each in operand.hidden for source in each.sources})
+        return sorted({source for each in operand.hidden for source in sources(each)})
     if isinstance(operand, PackedOperand | WholeOperand | GatheredOperand):
         return [operand.name]
     return []

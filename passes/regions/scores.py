@@ -34,8 +34,9 @@ from pitc.passes.facts.sizes import size_bounds
 from pitc.passes.facts.softmax import spared_rows
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import BiasTerm, Factor, FormContext, PackCandidate
-from pitc.passes.regions.pairs import Hidden, Sight, hidden_pairs, seen_pairs
+from pitc.passes.regions.pairs import hidden_pairs, seen_pairs
 from pitc.passes.regions.price import pair_flops
+from pitc.passes.regions.sight import Condition, Sight
 from pitc.passes.regions.steps import LEAST, MOST, Steps, pair_of
 from pitc.passes.rules.record import PackRule, operator_of
 
@@ -86,7 +87,7 @@ class Scores:
     score_steps: Steps | None = None
     score_scale: float = 1.0
     steps_at: int = 0
-    hidden: list[Hidden] = field(default_factory=list)
+    hidden: list[Condition] = field(default_factory=list)
     softmaxed: bool = False
     absorbs: list[ir.Node] = field(default_factory=list)
     rests_on: list[Region] = field(default_factory=list)

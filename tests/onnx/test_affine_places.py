@@ -8,7 +8,7 @@ from pitc.ir.index import ZERO, dim_index, sym
 from pitc.ir.region import describe
 from pitc.passes.audit.points import sizes_of
 from pitc.passes.audit.symbols import wrong_symbols
-from pitc.passes.exprs.affine import _before_moves, _widens
+from pitc.passes.exprs.affine import _widens, before_moves
 from tests.exhaustive_integers import wrong_fills
 from tests.guard_worlds import graph_of
 from tests.place_worlds import model_of, runs_of
@@ -291,7 +291,7 @@ def test_values_on_the_way_of_a_moved_element(body: str, name: str, steps: str) 
     row = dim_index(0, sym("a"))
     shape = graph["v"].shape
     assert shape is not None
-    found, place, moved = _before_moves(graph, "v", (row, ZERO)[: len(shape)])
+    found, place, moved = before_moves(graph, "v", (row, ZERO)[: len(shape)])
     assert (found, place) == (name, (row,))
     assert {n for n in graph.noted if moved & graph[n].bit} == set(steps.split())
     assert moved.bit_count() == len(steps.split())

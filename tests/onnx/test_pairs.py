@@ -19,7 +19,8 @@ from tests.plan_reference import run_lowered
 HEAD = """<ir_version: 9, opset_import: ["": 18]> g (float[b, s, 8] x%(more)s)
 => (float[b, s, 8] y) <int64[4] split = {0, 0, 4, 2}, int64[3] join = {0, 0, 8},
 int64 zero_i = {0}, int64 one_i = {1}, int64[1] first = {0}, int64[1] second = {1},
-int64[2] firsts = {0, 1}, int64 wide = {%(window)d}, int64 fourth = {4}, float zero = {0},
+int64[2] firsts = {0, 1}, int64 wide = {%(window)d}, int64 fourth = {4}, int64 three = {3},
+float zero = {0},
 float low = {-3e38}, float none = {%(none)s}> {
     q = MatMul (x, wq) k = MatMul (x, wk) v = MatMul (x, wv)
     q4 = Reshape (q, split) queries = Transpose <perm = [0, 2, 1, 3]> (q4)
@@ -38,46 +39,87 @@ BY_PAIR = "flags = Identity (pairs) seen = Identity (flags)"
 KEPT = "bool[b, 1, s, s] pairs"
 #: the mask, more inputs, and of the plan how many tests there are of each kind, and the regions
 CASES: dict[str, tuple[str, str, dict[str, str]]] = {
-    "causal, added": (f"{CAUSAL} {ADD}", "", {"positions": "1", "regions": "1"}),
-    "causal, selected": (f"{CAUSAL} {SELECT}", "", {"positions": "1", "regions": "1"}),
-    "a window": (f"{WINDOW} {ADD}", "", {"positions": "2", "regions": "1,2"}),
+    "causal, added": (f"{CAUSAL} {ADD}", "", {"positions": "1", "program": "3,2"}),
+    "causal, selected": (f"{CAUSAL} {SELECT}", "", {"positions": "1", "program": "3,2"}),
+    "a window": (f"{WINDOW} {ADD}", "", {"positions": "2", "program": "3,4,1,2"}),
     "a causal window": (
         f"""off = Sub (q_at, k_at) near = Less (off, wide) before = GreaterOrEqual (q_at, k_at)
         seen = And (near, before) {SELECT}""",
         "",
-        {"positions": "2", "regions": "1,2"},
+        {"positions": "2", "program": "3,4,1,2"},
     ),
     "twice the position": (
         f"two = Add (q_at, q_at) seen = GreaterOrEqual (two, k_at) {SELECT}",
         "",
-        {"positions": "1", "regions": "1"},
+        {"positions": "1", "program": "3,2"},
     ),
     "a window and first keys": (
         f"""off = Sub (q_at, k_at) far = Abs (off) near = LessOrEqual (far, wide)
         start = Less (k_at, fourth) seen = Or (near, start) {SELECT}""",
         "",
-        {"positions": "2", "keys": "1", "regions": "1,6"},
+        {"positions": "2", "keys": "1", "program": "3,4,5,0,1,2"},
     ),
     "pairs of an input": (
         f"seen = Identity (pairs) {SELECT}",
         KEPT,
-        {"pairs": "1", "regions": "1"},
+        {"pairs": "1", "program": "3,2"},
     ),
     "documents": (
         f"""k_doc = Unsqueeze (doc, middle_k) q_doc = Unsqueeze (doc, middle_q)
         seen = Equal (q_doc, k_doc) {SELECT}""",
         "int64[b, s] doc",  # where one of both is 0 is known besides
-        {"pairs": "1", "keys": "2", "queries": "2", "regions": "16,5,10"},
+        {"tables": "1", "program": "3"},
+    ),
+    "documents of a batch": (
+        f"""k_doc = Unsqueeze (doc, first) q_doc = Unsqueeze (doc, second)
+        same = Equal (q_doc, k_doc) before = GreaterOrEqual (q_at, k_at)
+        seen = And (before, same) {ADD}""",
+        "int32[s] doc",
+        {"positions": "1", "tables": "1", "program": "3,4,0"},
+    ),
+    "earlier documents, too": (
+        f"""k_doc = Unsqueeze (doc, middle_k) q_doc = Unsqueeze (doc, middle_q)
+        later = Less (q_doc, k_doc) seen = Not (later) {SELECT}""",
+        "int64[b, s] doc",
+        {"tables": "1", "orders": "1", "program": "3,2"},
+    ),
+    "later documents": (
+        f"""k_doc = Unsqueeze (doc, middle_k) q_doc = Unsqueeze (doc, middle_q)
+        seen = GreaterOrEqual (k_doc, q_doc) {ADD}""",
+        "int64[b, s] doc",
+        {"tables": "1", "orders": "2", "program": "3"},
+    ),
+    "this document and the third before": (
+        f"""k_doc = Unsqueeze (doc, middle_k) q_doc = Unsqueeze (doc, middle_q)
+        d3 = Sub (doc, three) q_third = Unsqueeze (d3, middle_q)
+        same = Equal (q_doc, k_doc) third = Equal (k_doc, q_third) either = Or (same, third)
+        k_sum = Unsqueeze (live, middle) any = Or (either, k_sum)
+        before = GreaterOrEqual (q_at, k_at) seen = And (any, before) {ADD}""",
+        "int64[b, s] doc, bool[b, s] live",
+        {"positions": "1", "tables": "2", "keys": "1", "program": "4,5,1,6,2,1,3,0"},
+    ),
+    "all of these, or not": (
+        f"""k_doc = Unsqueeze (doc, middle_k) q_doc = Unsqueeze (doc, middle_q)
+        same = Equal (q_doc, k_doc) off = Sub (q_at, k_at) far = Abs (off)
+        near = LessOrEqual (far, wide) other = Not (same) one = And (same, pairs)
+        two = And (other, near) some = Or (one, two) q_live = Unsqueeze (live, middle_q)
+        three_of = Or (some, q_live) before = GreaterOrEqual (q_at, k_at)
+        four = And (three_of, before) five = Or (four, same) seen = Or (five, near) {SELECT}""",
+        f"int64[b, s] doc, bool[b, s] live, {KEPT}",
+        {
+            **{"positions": "3", "tables": "1", "queries": "1", "pairs": "1", "bias": "1"},
+            "program": "6,8,2,0,6,2,3,4,1,2,0,1,7,2,1,5,0,6,1,3,4,1,2,1",
+        },
     ),
     "pairs of an input, added": (  # a row without any is uniform: its bias says so
         f"seen = Identity (pairs) {ADD}",
         KEPT,
-        {"pairs": "1", "queries": "1", "regions": "3", "bias": "1"},
+        {"pairs": "1", "queries": "1", "program": "4,3,0,2", "bias": "1"},
     ),
     "pairs and a cause": (
         f"before = GreaterOrEqual (q_at, k_at) seen = And (pairs, before) {SELECT}",
         KEPT,
-        {"positions": "1", "pairs": "1", "regions": "1,2"},
+        {"positions": "1", "pairs": "1", "program": "4,3,1,2"},
     ),
     "keys of an input": (
         f"seen = Unsqueeze (live, middle) {SELECT}",
@@ -118,7 +160,10 @@ def feeds(proto: onnx.ModelProto, b: int, s: int) -> Iterator[dict[str, np.ndarr
         if "live" in names:
             feed["live"] = rng.random((b, s)) < share
         if "doc" in names:
-            feed["doc"] = np.sort(rng.integers(0, 1 + int(6 * share), (b, s)), axis=1)
+            found = np.sort(rng.integers(0, 1 + int(6 * share), (b, s)), axis=1)
+            feed["doc"] = found if share > 0.5 else rng.integers(0, 3, (b, s))
+            if proto.graph.input[1].type.tensor_type.elem_type == onnx.TensorProto.INT32:
+                feed["doc"] = feed["doc"][0].astype(np.int32) if b else np.zeros(s, np.int32)
         for value in proto.graph.input:
             if value.name == "flag":
                 dims = value.type.tensor_type.shape.dim
@@ -157,9 +202,10 @@ def test_hidden_pairs(case: str) -> None:
         assert not made
         return
     (plan,) = made
-    usual = {"positions": "0", "keys": "0", "queries": "0", "pairs": "0", "rank": "2"}
+    kinds = ("positions", "tables", "keys", "queries", "pairs", "orders")
+    usual = dict.fromkeys(kinds, "0") | {"rank": "2"}
     fields = {k: v for k, v in wanted.items() if k != "bias"}
-    assert {k: plan[k] for k in (*usual, "regions")} == usual | fields
+    assert {k: plan[k] for k in (*usual, "program")} == usual | fields
     (attention,) = [p for p in plans(lowered) if p["op"] == "attention"]
     assert (attention["pairs"], attention["bias"]) == ("1", wanted.get("bias", "0"))
     assert not [n for n in lowered.model.graph if n.op_type == "Softmax"]
@@ -189,7 +235,7 @@ def test_tests_of_large_numbers_are_flags(factor: int, positions: str) -> None:
 @pytest.mark.parametrize("extra", ["", "[1]", "[1, 1, 1, 1]", "[b, 1, 1, 1]", "[b, 1, s, 1]"])
 def test_flags_of_no_key_hide_whole_rows(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One flag of the run, of a sequence, or of a query."""
-    wanted = {"queries": "1", "regions": "1"}
+    wanted = {"queries": "1", "program": "3,2"}
     case = (f"seen = Identity (flag) {SELECT}", f"bool{extra} flag", wanted)
     monkeypatch.setitem(CASES, "a flag", case)
     (plan,) = [p for p in plans(check(model("a flag"))) if p["op"] == "pairs"]

@@ -30,26 +30,48 @@ pytest.importorskip("onnxruntime")
 provider = pytest.fixture(scope="module", autouse=True)(use_built_provider)
 
 MANY = 700
-KINDS = ("positions", "keys", "queries", "pairs")
-NAMES = ("position_tests", "key_flags", "query_flags", "pair_flags")
+KINDS = ("positions", "tables", "keys", "queries", "pairs")
+NAMES = ("position_tests", "q_tables", "k_tables", "key_flags", "query_flags", "pair_flags")
 INPUTS = ("q_offsets", "k_offsets", "q_coords", "k_coords")
 OUTPUTS = ("keys", "seen_by", "tiles", "order")
-#: how many tests there are of each kind, and which hold in each region
+BOTH, EITHER, NEGATE, LEAF = 0, 1, 2, 3
+
+
+def hidden_in(*regions: tuple[int, ...]) -> tuple[int, ...]:
+    """Steps that say which pairs are seen: those in no region, where all of its tests hold."""
+    steps = list[int]()
+    for n, region in enumerate(regions):
+        for m, test in enumerate(region):
+            steps += [LEAF + test, *([BOTH] if m else [])]
+        steps += [EITHER] if n else []
+    return (*steps, NEGATE)
+
+
+#: how many tests there are of each kind, and the steps
 PLANS = {
-    "positions": ((2, 0, 0, 0), (1, 2)),
-    "keys": ((0, 1, 0, 0), (1,)),
-    "queries": ((0, 0, 2, 0), (1, 2)),
-    "pairs": ((0, 0, 0, 1), (1,)),
-    "all": ((2, 1, 1, 2), (0b000101, 0b001010, 0b110000)),
-    "many": ((6, 6, 6, 6), ((1 << 24) - 1, 1 << 23, 0b11 << 11)),
+    "positions": ((2, 0, 0, 0, 0), hidden_in((0,), (1,))),
+    "equal": ((0, 1, 0, 0, 0), (LEAF,)),
+    "tables": ((1, 3, 0, 0, 0), (4, 5, EITHER, 6, EITHER, 3, BOTH)),
+    "not equal": ((0, 2, 0, 0, 0), hidden_in((0, 1))),
+    "keys": ((0, 0, 1, 0, 0), hidden_in((0,))),
+    "queries": ((0, 0, 0, 2, 0), hidden_in((0,), (1,))),
+    "pairs": ((0, 0, 0, 0, 1), hidden_in((0,))),
+    "all": ((2, 0, 1, 1, 2), hidden_in((0, 2), (1, 3), (4, 5))),
+    "nested": (
+        (2, 2, 1, 1, 1),
+        (3, 5, NEGATE, BOTH, 4, 6, BOTH, 7, 8, EITHER, NEGATE, 9, *[EITHER] * 3),
+    ),
+    "many": ((8,) * 5, hidden_in(tuple(range(40)), (39,), (7, 8, 16))),
+    "deep": ((8, 0, 0, 0, 8), (*range(LEAF, LEAF + 16), *[EITHER] * 15)),
 }
 
 
 def plan_of(name: str, rank: int) -> Plan:
     """A plan of the node."""
-    counts, regions = PLANS[name]
+    counts, program = PLANS[name]
     fields = dict(zip(KINDS, counts, strict=True)) | {"rank": rank}
-    return Plan("pairs", (*fields.items(), ("regions", regions)))
+    orders = sum((k + (name == "tables")) % 3 << 2 * k for k in range(counts[1]))
+    return Plan("pairs", (*fields.items(), ("orders", orders), ("program", program)))
 
 
 def domain(rng: np.random.Generator, live: Array) -> tuple[Array, Array]:
@@ -77,13 +99,20 @@ def operands(name: str, lead: tuple[int, ...], q: int, k: int, seed: int) -> dic
         axis=1,
     )
     flags = {"key_flags": (k,), "query_flags": (q,), "pair_flags": (q, k)}
-    for (operand, extents), count in zip(flags.items(), counts[1:], strict=True):
+    for side, extent in (("q", q), ("k", k)):  # numbers rise slowly, or fall, or are anything
+        steps = rng.choice([-1, 0, 0, 0, 0, 1], (counts[1], *lead, extent))
+        numbers = np.cumsum(steps, axis=-1) if seed % 3 else rng.integers(-3, 3, steps.shape)
+        found[f"{side}_tables"] = numbers.astype(np.int64)
+        if numbers.size and seed % 5 == 0:
+            numbers.flat[0], numbers.flat[-1] = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    for (operand, extents), count in zip(flags.items(), counts[2:], strict=True):
         found[operand] = rng.random((count, *lead, *extents)) < rng.choice([0.0, 0.5, 0.97, 1.0])
-    if k >= MANY and counts[3]:  # some queries see far more keys than others
+    if k >= MANY and counts[4]:  # some queries see far more keys than others
         found["pair_flags"] = rng.random(found["pair_flags"].shape) < 0.02
         found["pair_flags"][..., rng.random(q) < 0.2, :] = True
     found["position_tests"] = tests.astype(np.int64)
-    given = (n for n, c in zip(NAMES, counts, strict=True) if c)
+    of_names = (counts[0], counts[1], *counts[1:])
+    given = (n for n, c in zip(NAMES, of_names, strict=True) if c)
     return {n: found[n] for n in (*INPUTS, *given)}
 
 

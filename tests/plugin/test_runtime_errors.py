@@ -59,12 +59,13 @@ CACHE = np.ones((2, 2, 3, 4), np.float32)
 PAIRS = Plan(
     "pairs",
     (
-        *(("rank", 2), ("positions", 1), ("keys", 1), ("queries", 1), ("pairs", 1)),
-        ("regions", (1, 6, 8)),
+        *(("rank", 2), ("positions", 1), ("tables", 1), ("keys", 1), ("queries", 1), ("pairs", 1)),
+        *(("orders", 2), ("program", (3, 4, 0, 5, 6, 0, 1, 7, 1, 2))),
     ),
 )
 CAUSAL = np.array([[-1, 1, -1]], np.int64)
 SEEN = np.ones((1, 2, 3), bool)
+NUMBERS = np.arange(6).reshape(1, 2, 3)
 TILES = np.array([[0, 2, 1], [0, 2, 0]], np.int32)
 ORDER = np.array([1, 0, 2, 3], np.int32)
 
@@ -106,9 +107,9 @@ GOOD: dict[str, tuple[Plan, list[str], list[Array]]] = {
         PAIRS,
         [
             *("q_offsets", "k_offsets", "q_coords", "k_coords"),
-            *("position_tests", "key_flags", "query_flags", "pair_flags"),
+            *("position_tests", "q_tables", "k_tables", "key_flags", "query_flags", "pair_flags"),
         ],
-        [OFF, OFF, C, C, CAUSAL, SEEN, SEEN, np.ones((1, 2, 3, 3), bool)],
+        [OFF, OFF, C, C, CAUSAL, NUMBERS, NUMBERS, SEEN, SEEN, np.ones((1, 2, 3, 3), bool)],
     ),
 }
 OUTPUTS = {"detect": ["rows", "coords", "offsets"], "pairs": ["keys", "seen_by", "tiles", "order"]}
@@ -319,6 +320,15 @@ BAD: list[tuple[str, str, Array, str]] = [
         ("pairs", "position_tests", changed(CAUSAL, (0, at), bad), "moderate numbers, got .* row 0")
         for at, bad in ((0, 1 << 21), (1, -(1 << 21)), (2, 1 << 61), (2, -(1 << 63)))
     ),
+    (
+        "pairs",
+        "q_tables",
+        NUMBERS[:, :1],
+        "q_tables as int64 of 3 dimensions, of 1 tests and 2 sequences, got",
+    ),
+    ("pairs", "k_tables", NUMBERS.astype(np.int32), "k_tables as int64 of 3 dimensions, .* int32"),
+    ("pairs", "k_tables", NUMBERS[:, :, :2], r"expected 0 <= k_coords\[1\] < 2, got 2"),
+    ("pairs", "q_tables", NUMBERS[0], "q_tables as int64 of 3 dimensions"),
     (
         "pairs",
         "key_flags",

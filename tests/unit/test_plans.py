@@ -75,7 +75,10 @@ PLANS: dict[str, Plan] = {
         skips=True,
         tiles=True,
     ),
-    "pairs": Pairs(rank=2, positions=1, keys=0, queries=6, pairs=2, regions=(1, 384)),
+    "pairs": Pairs(
+        **{"rank": 2, "positions": 1, "keys": 0, "tables": 2, "orders": 9},
+        **{"queries": 6, "pairs": 2, "program": (3, 13, 1, 2)},
+    ),
     "attention": Attention(**HEADS, **FLAGS, **NAMED),
     "attention to listed keys": Attention(**HEADS, **FLAGS, **NAMED, pairs=True),
     "attention in steps": Attention(

@@ -33,7 +33,7 @@ from pitc.ir.plans.kinds import (
     Word,
     kinds_of,
 )
-from pitc.ir.plans.ops import OPS, Contract, Plan, Region
+from pitc.ir.plans.ops import OPS, PROGRAM, Contract, Pairs, Plan, Region
 
 BY_HAND = ("kernels", "library", "identity")
 
@@ -148,6 +148,8 @@ def _struct(plan: type[Plan]) -> Iterator[str]:
     yield from (f"  {m.declared};" for m in members)
     if plan is Contract:
         yield "  Prices prices;"
+    if plan is Pairs:
+        yield "  enum Order { kEqual, kLess, kLessOrEqual };"
     yield f"  static {name} Read(Fields& in) {{"
     yield f"    {name} p;"
     yield from (f"    {line}" for line in _limits(plan))
@@ -179,6 +181,10 @@ def header() -> str:
     ]
     for plan in OPS.values():
         lines += [] if plan is Region else _struct(plan)  # its steps are no fields
+    lines += [
+        f"constexpr int64_t kProgram{_pascal(f.name)} = {getattr(PROGRAM, f.name)};"
+        for f in fields(PROGRAM)
+    ]
     lines += ["struct OpMachines { std::string_view op; bool cpu, cuda; };"]
     machines = [
         f'{{"{op}", {_cpp("cpu" in plan.machines)}, {_cpp("cuda" in plan.machines)}}}'

@@ -8,7 +8,7 @@ and checks follow from it.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Self
@@ -36,7 +36,8 @@ EXTENT = Whole(1, 1 << 24)
 COUNT = Whole(0, 1 << 62)
 HEADS, HEAD = Whole(1, 1 << 16), Whole(0, 1 << 16)
 STEPS = Whole(0, (1 << 16) - 1)
-TESTS = Whole(0, 6)
+TESTS = Whole(0, 8)
+ORDERS = Whole(0, (1 << 2 * TESTS.most) - 1)
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu")
 Table = tuple[tuple[str, tuple[int, ...]], ...]
 """Lines of prices: keys and numbers."""
@@ -275,20 +276,74 @@ class Contract(KernelPlan):
         return self.k if self.inner is None else self.inner
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Steps on a stack of truth values: `both` and `either` join the two on top, `negate` turns the
+    one on top, and `first_leaf + n` puts test n there.
+    """
+
+    both: int = 0
+    either: int = 1
+    negate: int = 2
+    first_leaf: int = 3
+    deepest: int = 16
+
+    def depths(self, steps: Sequence[int]) -> Iterator[int]:
+        """How high the stack is behind each step.
+
+        Raises:
+            ValueError: Too little lies there to be joined.
+        """
+        depth = 0
+        for step in steps:
+            taken = {self.both: 2, self.either: 2, self.negate: 1}.get(step, 0)
+            if depth < taken:
+                raise ValueError(f"step {step} needs {taken} truth values, there are {depth}")
+            depth += 1 - taken
+            yield depth
+
+
+PROGRAM = Program()
+
+
+@dataclass(frozen=True, slots=True)
+class Steps(Listed):
+    """Steps of a program, which leave one truth value."""
+
+    @property
+    def told(self) -> str:
+        """What a value is."""
+        return f"{Listed.told.__get__(self)}, that leave one truth value"
+
+    def _parse(self, text: str) -> tuple[Any, ...] | None:
+        steps = Listed._parse(self, text)
+        if steps is None or None in steps:
+            return steps
+        try:
+            depths = list(PROGRAM.depths(steps))
+        except ValueError:
+            return None
+        return steps if depths[-1] == 1 and max(depths) <= PROGRAM.deepest else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs(Plan):
     """Which queries see which keys: for each 32 queries the keys that one of them sees.
 
-    A pair is hidden where all tests of a region hold. Tests are numbered: of positions first, then
-    of keys, of queries and of pairs.
+    A program says which pairs are seen: steps on a stack of truth values, of which one is left. A
+    step puts a test there, or joins what lies on top (`PROGRAM`). Tests are numbered: of positions
+    first, then of tables, of keys, of queries and of pairs.
 
     Args:
         rank: Coordinates of a query, and of a key; the last one is its position.
         positions: Tests `x * query + y * key + z >= 0`, rows of `positions`.
+        tables: Tests of a number of the query and one of the key, in `q_tables` and `k_tables`.
+        orders: Of each table two bits, the first one's lowest: 0 for equal, 1 for less, 2 for less
+            or equal, the query's number first.
         keys: Tests that hold at a key: not where `key_flags` are not 0.
         queries: At a query.
         pairs: At a pair.
-        regions: Of each region, the tests as bits.
+        program: The steps.
     """
 
     op = "pairs"
@@ -299,6 +354,8 @@ class Pairs(Plan):
         Operand("q_coords", INT32),
         Operand("k_coords", INT32),
         Operand("position_tests", INT64, ("positions",)),
+        Operand("q_tables", INT64, ("tables",)),
+        Operand("k_tables", INT64, ("tables",)),
         Operand("key_flags", ANY, ("keys",)),
         Operand("query_flags", ANY, ("queries",)),
         Operand("pair_flags", ANY, ("pairs",)),
@@ -307,10 +364,12 @@ class Pairs(Plan):
 
     rank: Annotated[int, Whole(1, 4)]
     positions: Annotated[int, TESTS]
+    tables: Annotated[int, TESTS]
+    orders: Annotated[int, ORDERS]
     keys: Annotated[int, TESTS]
     queries: Annotated[int, TESTS]
     pairs: Annotated[int, TESTS]
-    regions: Annotated[tuple[int, ...], Listed(Whole(1, (1 << 4 * TESTS.most) - 1))]
+    program: Annotated[tuple[int, ...], Steps(Whole(0, PROGRAM.first_leaf + 5 * TESTS.most - 1))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

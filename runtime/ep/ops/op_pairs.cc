@@ -45,8 +45,7 @@ class Pairs final : public Operation {
     const Tensor k_list = run.Int32Input(in.k_offsets, "k_offsets", {sequences + 1});
     const Side queries = Read(run, q_list, in.q_coords, "q_coords", "q_offsets", scratch);
     const Side keys = Read(run, k_list, in.k_coords, "k_coords", "k_offsets", scratch);
-    const PairTests tests(run, plan_, sequences, simd_, scratch);
-    tests.CheckPositions(queries.positions, queries.count, keys.positions, keys.count);
+    const PairTests tests(run, plan_, sequences, queries, keys, simd_, scratch);
     auto* const first_tile = scratch.Array<int64_t>(sequences + 1);
     FindFirstBlocks(queries.offsets, sequences, kListedQueries, first_tile);
     const int64_t count = Numbered(first_tile[sequences], "tiles of queries");
@@ -79,12 +78,6 @@ class Pairs final : public Operation {
   }
 
  private:
-  // The points of queries, or of keys.
-  struct Side {
-    int64_t count;
-    const int32_t *offsets, *positions;
-  };
-
   struct Work {
     const RunContext& run;
     const PairTests& tests;
@@ -126,11 +119,12 @@ class Pairs final : public Operation {
       const int32_t* const rows = work.order + at.begin;
       at.in_a_row = true;
       for (int64_t q = 0; q < at.queries.count; ++q) {
+        at.queries.rows[q] = rows[q];
         at.queries.positions[q] = work.queries.positions[rows[q]];
         at.in_a_row = at.in_a_row && rows[q] == rows[0] + q;
       }
       const int64_t first = work.keys.offsets[s];
-      at.keys = {work.keys.positions + first, work.keys.offsets[s + 1] - first};
+      at.keys = {work.keys.positions + first, 0, work.keys.offsets[s + 1] - first};
       task(tile, at);
     });
   }

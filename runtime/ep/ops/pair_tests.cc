@@ -17,6 +17,19 @@ uint64_t BitsFrom(const uint64_t* bits, int64_t words, int64_t first) {
   return shift == 0 || word + 1 == words ? low : low | bits[word + 1] << (64 - shift);
 }
 
+// The i below 32 at which step * i + first is at least 0, as bits.
+uint32_t FromPlace(int64_t step, int64_t first) {
+  constexpr uint32_t kAll = ~uint32_t{0};
+  if (step == 0 || (step > 0 && first >= 0)) return first >= 0 ? kAll : 0;
+  if (step < 0) {
+    if (first < 0) return 0;
+    const int64_t last = first / -step;
+    return last >= 31 ? kAll : kAll >> (31 - last);
+  }
+  const int64_t begin = (-first + step - 1) / step;
+  return begin > 31 ? 0 : kAll << begin;
+}
+
 // Whether 0 stands from one bit to another, that one included.
 Holds ZerosIn(const uint64_t* bits, int64_t first, int64_t last) {
   uint64_t any = 0, all = ~uint64_t{0};
@@ -52,11 +65,13 @@ Holds PositionTest::Over(int64_t q0, int64_t q1, int64_t k0, int64_t k1) const {
 }
 
 PairTests::PairTests(const RunContext& run, const PairsPlan& plan, int64_t sequences,
-                     const Primitives& simd, Arena::Scope& scratch)
-    : plan_(plan), simd_(simd), sequences_(sequences) {
+                     const Side& queries, const Side& keys, const Primitives& simd,
+                     Arena::Scope& scratch)
+    : plan_(plan), simd_(simd), sequences_(sequences), key_offsets_(keys.offsets) {
   const PairsPlan::Inputs in = plan.Places();
   if (plan.positions > 0)
     positions_ = ReadPositionTests(run.Input(in.position_tests, "position_tests"), scratch);
+  if (plan.tables > 0) ReadTables(run, queries, keys, scratch);
   const auto flags = [&](int place, const char* role, int64_t tests, bool of_queries) {
     return tests > 0 ? ReadFlags(run, run.MaskInput(place, role), tests, of_queries, scratch)
                      : Flags{};
@@ -64,6 +79,63 @@ PairTests::PairTests(const RunContext& run, const PairsPlan& plan, int64_t seque
   of_keys_ = flags(in.key_flags, "key_flags", plan.keys, false);
   of_queries_ = flags(in.query_flags, "query_flags", plan.queries, false);
   of_pairs_ = flags(in.pair_flags, "pair_flags", plan.pairs, true);
+  const auto check = [](const Side& side, int64_t tests, int64_t extent, const char* role) {
+    if (tests > 0) CheckBelow(side.positions, side.count, extent, role);
+  };
+  check(keys, plan.keys, of_keys_.columns, "k_coords");
+  check(queries, plan.queries, of_queries_.columns, "q_coords");
+  check(queries, plan.pairs, of_pairs_.rows, "q_coords");
+  check(keys, plan.pairs, of_pairs_.columns, "k_coords");
+}
+
+void PairTests::ReadTables(const RunContext& run, const Side& queries, const Side& keys,
+                           Arena::Scope& scratch) {
+  const PairsPlan::Inputs in = plan_.Places();
+  const int64_t* const of_queries =
+      ReadNumbers(run.Input(in.q_tables, "q_tables"), queries, "q_coords", scratch);
+  const int64_t* const of_keys =
+      ReadNumbers(run.Input(in.k_tables, "k_tables"), keys, "k_coords", scratch);
+  auto* const first = scratch.Array<int64_t>(sequences_ + 1);
+  FindFirstBlocks(keys.offsets, sequences_, kKeyChunk, first);
+  first_chunk_ = first;
+  const int64_t chunks = first[sequences_];
+  auto* const ends = scratch.Array<int64_t>(2 * plan_.tables * chunks);
+  for (int64_t i = 0; i < plan_.tables; ++i) {
+    const int64_t* const numbers = of_keys + i * keys.count;
+    int64_t *const least = ends + 2 * i * chunks, *const most = least + chunks;
+    for (int64_t s = 0; s < sequences_; ++s) {
+      for (int64_t chunk = first[s]; chunk < first[s + 1]; ++chunk) {
+        const int64_t begin = keys.offsets[s] + (chunk - first[s]) * kKeyChunk;
+        const int64_t end = std::min<int64_t>(begin + kKeyChunk, keys.offsets[s + 1]);
+        const auto [low, high] = std::minmax_element(numbers + begin, numbers + end);
+        least[chunk] = *low;
+        most[chunk] = *high;
+      }
+    }
+    tables_[i] = {of_queries + i * queries.count, numbers, least, most};
+  }
+}
+
+// The numbers of rows, [tables, side.count], from those of all positions of their sequences.
+const int64_t* PairTests::ReadNumbers(const Tensor& t, const Side& side, const char* role,
+                                      Arena::Scope& scratch) const {
+  const int lead = static_cast<int>(plan_.rank);
+  Expect(t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 && t.shape.rank == lead + 1 &&
+             t.shape.dims[0] == plan_.tables && t.shape.Elements(1, lead) == sequences_,
+         t, "as int64 of ", lead + 1, " dimensions, of ", plan_.tables, " tests and ", sequences_,
+         " sequences");
+  const int64_t extent = t.shape.dims[lead];
+  CheckBelow(side.positions, side.count, extent, role);
+  auto* const numbers = scratch.Array<int64_t>(plan_.tables * side.count);
+  const auto* const all = static_cast<const int64_t*>(t.data);
+  for (int64_t i = 0; i < plan_.tables; ++i) {
+    for (int64_t s = 0; s < sequences_; ++s) {
+      const int64_t* const of_sequence = all + (i * sequences_ + s) * extent;
+      for (int64_t row = side.offsets[s]; row < side.offsets[s + 1]; ++row)
+        numbers[i * side.count + row] = of_sequence[side.positions[row]];
+    }
+  }
+  return numbers;
 }
 
 PairTests::Flags PairTests::ReadFlags(const RunContext& run, const Tensor& t, int64_t tests,
@@ -101,110 +173,171 @@ const PositionTest* PairTests::ReadPositionTests(const Tensor& t, Arena::Scope& 
   return tests;
 }
 
-void PairTests::CheckPositions(const int32_t* queries, int64_t q_count, const int32_t* keys,
-                               int64_t k_count) const {
-  if (plan_.keys > 0) CheckBelow(keys, k_count, of_keys_.columns, "k_coords");
-  if (plan_.queries > 0) CheckBelow(queries, q_count, of_queries_.columns, "q_coords");
-  if (plan_.pairs > 0) {
-    CheckBelow(queries, q_count, of_pairs_.rows, "q_coords");
-    CheckBelow(keys, k_count, of_pairs_.columns, "k_coords");
+PairTests::Sight::Sight(const PairTests& all, int64_t s, const Queries& some, const Points& of_s)
+    : tests(all), sequence(s), queries(some), keys(of_s) {
+  const auto begin = some.positions.begin(), end = begin + some.count;
+  const auto ends = std::minmax_element(begin, end);
+  least = *ends.first;
+  most = *ends.second;
+  in_a_row = true;
+  for (int64_t i = 0; i < some.count; ++i)
+    in_a_row = in_a_row && some.positions[i] == some.positions[0] + i;
+  for (int64_t test = 0; test < all.plan_.queries; ++test) {
+    const uint64_t* const live = all.BitsOf(all.of_queries_, test, s);
+    where[test] = 0;
+    for (int64_t i = 0; i < some.count; ++i)
+      where[test] |= static_cast<uint32_t>(!Bit(live, some.positions[i])) << i;
+  }
+  for (int64_t table = 0; table < all.plan_.tables; ++table) {
+    const int64_t* const numbers = all.tables_[table].of_queries;
+    least_number[table] = most_number[table] = numbers[some.rows[0]];
+    for (int64_t i = 1; i < some.count; ++i) {
+      least_number[table] = std::min(least_number[table], numbers[some.rows[i]]);
+      most_number[table] = std::max(most_number[table], numbers[some.rows[i]]);
+    }
   }
 }
 
-// Whether some region hides keys from the queries.
-Holds PairTests::Hidden(const Sight& at, const Points& keys) const {
-  Holds hidden = Holds::kNowhere;
-  for (const int64_t region : plan_.regions) {
-    Holds all = Holds::kEverywhere;
-    for (int test = 0; region >> test != 0 && all != Holds::kNowhere; ++test) {
-      if ((region >> test & 1) != 0) all = std::min(all, Over(at, keys, test));
+// Runs the program on values of some kind.
+template <class Value, class Test, class Both, class Either, class Negate>
+Value PairTests::Evaluate(const Test& test, const Both& both, const Either& either,
+                          const Negate& negate) const {
+  std::array<Value, kProgramDeepest> stack;
+  int64_t depth = 0;
+  for (const int64_t step : plan_.program) {
+    if (step >= kProgramFirstLeaf) {
+      stack[depth++] = test(step - kProgramFirstLeaf);
+    } else if (step == kProgramNegate) {
+      negate(&stack[depth - 1]);
+    } else {
+      --depth;
+      step == kProgramBoth ? both(&stack[depth - 1], stack[depth])
+                           : either(&stack[depth - 1], stack[depth]);
     }
-    hidden = std::max(hidden, all);
-    if (hidden == Holds::kEverywhere) break;
   }
-  return hidden;
+  return stack[0];
+}
+
+// Whether the queries see keys.
+Holds PairTests::SeenOver(const Sight& at, const Points& keys) const {
+  return Evaluate<Holds>([&](int64_t test) { return Over(at, keys, test); },
+                         [](Holds* x, Holds y) { *x = std::min(*x, y); },
+                         [](Holds* x, Holds y) { *x = std::max(*x, y); },
+                         [](Holds* x) { *x = static_cast<Holds>(2 - static_cast<int>(*x)); });
+}
+
+// Which queries see each key.
+Seen PairTests::SeenIn(const Sight& at, const Points& keys) const {
+  const auto each = [](Seen* x, const Seen& y, const auto& join) {
+    for (int64_t j = 0; j < kKeyChunk; ++j) (*x)[j] = join((*x)[j], y[j]);
+  };
+  Seen seen = Evaluate<Seen>(
+      [&](int64_t test) {
+        Seen all;
+        const Holds over = Over(at, keys, test);
+        if (over == Holds::kSomewhere) return In(at, keys, test);
+        all.fill(over == Holds::kEverywhere ? ~uint32_t{0} : 0);
+        return all;
+      },
+      [&](Seen* x, const Seen& y) { each(x, y, [](uint32_t a, uint32_t b) { return a & b; }); },
+      [&](Seen* x, const Seen& y) { each(x, y, [](uint32_t a, uint32_t b) { return a | b; }); },
+      [&](Seen* x) { each(x, *x, [](uint32_t a, uint32_t) { return ~a; }); });
+  for (uint32_t& by : seen) by &= at.queries.Lanes();
+  return seen;
 }
 
 // Where a test holds; "somewhere" where it would have to look at every pair.
 Holds PairTests::Over(const Sight& at, const Points& keys, int64_t test) const {
   if (test < plan_.positions) {
-    const auto end = at.queries.positions.begin() + at.queries.count;
-    const auto [least, most] = std::minmax_element(at.queries.positions.begin(), end);
-    return positions_[test].Over(*least, *most, keys.Least(), keys.Most());
+    return positions_[test].Over(at.least, at.most, keys.Least(), keys.Most());
   }
   test -= plan_.positions;
+  if (test < plan_.tables) return OverTable(at, keys, test);
+  test -= plan_.tables;
   if (test < plan_.keys)
     return ZerosIn(BitsOf(of_keys_, test, at.sequence), keys.Least(), keys.Most());
   test -= plan_.keys;
   if (test >= plan_.queries) return Holds::kSomewhere;
-  const uint32_t where = QueriesAt(at, test);
-  if (where == 0) return Holds::kNowhere;
-  return where == at.queries.Lanes() ? Holds::kEverywhere : Holds::kSomewhere;
+  if (at.where[test] == 0) return Holds::kNowhere;
+  return at.where[test] == at.queries.Lanes() ? Holds::kEverywhere : Holds::kSomewhere;
 }
 
-// Takes away the queries from which a region hides a key.
-Seen PairTests::SeenIn(const Sight& at, const Points& keys) const {
-  Seen seen;
-  seen.fill(at.queries.Lanes());
-  for (const int64_t region : plan_.regions) {
-    Seen hidden;
-    hidden.fill(~uint32_t{0});
-    bool holds = true;
-    for (int test = 0; region >> test != 0 && holds; ++test) {
-      if ((region >> test & 1) == 0) continue;
-      const Holds over = Over(at, keys, test);
-      holds =
-          over == Holds::kEverywhere || (over == Holds::kSomewhere && And(at, keys, test, &hidden));
-    }
-    if (!holds) continue;
-    for (int64_t j = 0; j < keys.count; ++j) seen[j] &= ~hidden[j];
+// The same of a comparison, by the ends of both sides' numbers.
+Holds PairTests::OverTable(const Sight& at, const Points& keys, int64_t table) const {
+  const Table& t = tables_[table];
+  const int64_t q0 = at.least_number[table], q1 = at.most_number[table];
+  const int64_t chunk = first_chunk_[at.sequence] + keys.first / kKeyChunk;
+  const int64_t chunks = (keys.count + kKeyChunk - 1) / kKeyChunk;
+  const int64_t k0 = *std::min_element(t.least + chunk, t.least + chunk + chunks);
+  const int64_t k1 = *std::max_element(t.most + chunk, t.most + chunk + chunks);
+  switch (OrderOf(table)) {
+    case PairsPlan::kEqual:
+      if (q1 < k0 || k1 < q0) return Holds::kNowhere;
+      return q0 == q1 && k0 == k1 ? Holds::kEverywhere : Holds::kSomewhere;
+    case PairsPlan::kLess:
+      if (q1 < k0) return Holds::kEverywhere;
+      return q0 >= k1 ? Holds::kNowhere : Holds::kSomewhere;
+    default:
+      if (q1 <= k0) return Holds::kEverywhere;
+      return q0 > k1 ? Holds::kNowhere : Holds::kSomewhere;
   }
-  return seen;
 }
 
-// Keeps the bits of queries at which a test holds, too; false where there are none.
-bool PairTests::And(const Sight& at, const Points& keys, int64_t test, Seen* bits) const {
-  uint32_t any = 0;
+// The queries at which a test holds, of each key.
+Seen PairTests::In(const Sight& at, const Points& keys, int64_t test) const {
+  Seen found{};
   if (test < plan_.positions) {
     const PositionTest& t = positions_[test];
     for (int64_t j = 0; j < keys.count; ++j) {
       const int64_t rest = t.key * keys.positions[j] + t.constant;
-      uint32_t where = 0;
+      if (at.in_a_row) {
+        found[j] = FromPlace(t.query, t.query * at.least + rest);
+        continue;
+      }
       for (int64_t i = 0; i < at.queries.count; ++i)
-        where |= static_cast<uint32_t>(t.query * at.queries.positions[i] + rest >= 0) << i;
-      any |= (*bits)[j] &= where;
+        found[j] |= static_cast<uint32_t>(t.query * at.queries.positions[i] + rest >= 0) << i;
     }
-    return any != 0;
+    return found;
   }
   test -= plan_.positions;
+  if (test < plan_.tables) return InTable(at, keys, test);
+  test -= plan_.tables;
   if (test < plan_.keys) {
     const uint64_t* const live = BitsOf(of_keys_, test, at.sequence);
     for (int64_t j = 0; j < keys.count; ++j)
-      any |= (*bits)[j] &= Bit(live, keys.positions[j]) ? 0 : ~uint32_t{0};
-    return any != 0;
+      found[j] = Bit(live, keys.positions[j]) ? 0 : ~uint32_t{0};
+    return found;
   }
   test -= plan_.keys;
-  if (test >= plan_.queries) return AndPairs(at, keys, test - plan_.queries, bits);
-  const uint32_t where = QueriesAt(at, test);
-  for (int64_t j = 0; j < keys.count; ++j) any |= (*bits)[j] &= where;
-  return any != 0;
+  if (test >= plan_.queries) return InPairs(at, keys, test - plan_.queries);
+  found.fill(at.where[test]);
+  return found;
 }
 
-// The queries at which a test of them holds.
-uint32_t PairTests::QueriesAt(const Sight& at, int64_t test) const {
-  const uint64_t* const live = BitsOf(of_queries_, test, at.sequence);
-  uint32_t where = 0;
+Seen PairTests::InTable(const Sight& at, const Points& keys, int64_t table) const {
+  Seen found{};
+  const int64_t order = OrderOf(table);
+  const int64_t* const of_keys = tables_[table].of_keys + key_offsets_[at.sequence] + keys.first;
+  int64_t numbers[kListedQueries];
   for (int64_t i = 0; i < at.queries.count; ++i)
-    where |= static_cast<uint32_t>(!Bit(live, at.queries.positions[i])) << i;
-  return where;
+    numbers[i] = tables_[table].of_queries[at.queries.rows[i]];
+  for (int64_t j = 0; j < keys.count; ++j) {
+    const int64_t k = of_keys[j];
+    uint32_t equal = 0, less = 0;
+    for (int64_t i = 0; i < at.queries.count; ++i) {
+      equal |= static_cast<uint32_t>(numbers[i] == k) << i;
+      less |= static_cast<uint32_t>(numbers[i] < k) << i;
+    }
+    found[j] = (order == PairsPlan::kLess ? 0 : equal) | (order == PairsPlan::kEqual ? 0 : less);
+  }
+  return found;
 }
 
-bool PairTests::AndPairs(const Sight& at, const Points& keys, int64_t test, Seen* bits) const {
+Seen PairTests::InPairs(const Sight& at, const Points& keys, int64_t test) const {
   const uint64_t* const flags = BitsOf(of_pairs_, test, at.sequence);
   const int64_t words = BitWords(of_pairs_.columns);
-  const uint64_t used = ~uint64_t{0} >> (64 - keys.count);
-  uint32_t low[32] = {}, high[32] = {};
-  uint64_t dead = 0;
+  Seen found{};
+  uint32_t *const low = found.data(), *const high = low + 32;
   const bool in_a_row = keys.InARow();
   for (int64_t i = 0; i < at.queries.count; ++i) {
     const uint64_t* const row = flags + at.queries.positions[i] * words;
@@ -215,16 +348,12 @@ bool PairTests::AndPairs(const Sight& at, const Points& keys, int64_t test, Seen
       for (int64_t j = 0; j < keys.count; ++j)
         live |= static_cast<uint64_t>(Bit(row, keys.positions[j])) << j;
     }
-    dead |= ~live & used;
     low[i] = static_cast<uint32_t>(~live);
     high[i] = static_cast<uint32_t>(~live >> 32);
   }
-  if (dead == 0) return false;
   Transpose(low);
   Transpose(high);
-  uint32_t any = 0;
-  for (int64_t j = 0; j < keys.count; ++j) any |= (*bits)[j] &= j < 32 ? low[j] : high[j - 32];
-  return any != 0;
+  return found;
 }
 
 }  // namespace pitc

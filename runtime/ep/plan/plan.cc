@@ -47,8 +47,17 @@ AttentionPlan ReadAttention(Fields& in) {
 
 PairsPlan ReadPairs(Fields& in) {
   PairsPlan p = PairsPlan::Read(in);
-  const int64_t tests = p.positions + p.keys + p.queries + p.pairs;
-  for (const int64_t region : p.regions) Require(region >> tests == 0, "regions of its tests");
+  const int64_t tests = p.positions + p.tables + p.keys + p.queries + p.pairs;
+  int64_t depth = 0;
+  for (const int64_t step : p.program) {
+    const int64_t taken = step == kProgramNegate ? 1 : step < kProgramFirstLeaf ? 2 : 0;
+    depth += 1 - taken;
+    Require(step < kProgramFirstLeaf + tests && depth >= 1 && depth <= kProgramDeepest,
+            "a program of its tests");
+  }
+  Require(depth == 1, "a program that leaves one truth value");
+  for (int64_t i = 0; p.orders >> 2 * i != 0; ++i)
+    Require(i < p.tables && (p.orders >> 2 * i & 3) <= PairsPlan::kLessOrEqual, "orders of tables");
   return p;
 }
 
