@@ -272,6 +272,8 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
                     x += one[np.ix_(*at)]
                 if seen is not None:
                     x = np.where(seen[s], x, np.float32(-np.inf))
+                    if fields["no_pairs_to_mean"] == "1":
+                        x[~seen[s].any(1)] = 0
                 e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True, initial=-np.inf))
                 p = e / e.sum(1, keepdims=True)
                 rounds = "weight_step" in fields

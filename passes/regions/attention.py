@@ -131,7 +131,20 @@ def _over_keys(site: PackCandidate, keys: FormContext, values: Rows) -> Form | R
     pairs = live_pairs(site.context.domain, keys.domain, query_coords, key_coords)
     if pairs is None:
         return site.refuse(Code.NO_FACT, "the live rows cannot be described")
-    scores = Scores(site.input(0), query_coords, key_coords, pairs)
+    found = _at_pairs(site, keys, values, Scores(site.input(0), query_coords, key_coords, pairs))
+    if found is None:
+        again = Scores(site.input(0), query_coords, key_coords, pairs, may_be_uniform=False)
+        found = _at_pairs(site, keys, values, again)
+    assert found is not None
+    return found
+
+
+def _at_pairs(
+    site: PackCandidate, keys: FormContext, values: Rows, scores: Scores
+) -> Form | Refusal | None:
+    """The node, once pairs are known; None where rows of hidden pairs would not be uniform."""
+    read = read_of(site.expr, 0)
+    assert read is not None
     zero = rest_on_zeros(site.context, keys.domain, scores)
     if zero is None:
         return site.refuse(Code.NO_FACT, "the left operand is not zero at dead keys", site.input(0))
@@ -148,6 +161,8 @@ def _over_keys(site: PackCandidate, keys: FormContext, values: Rows) -> Form | R
             Code.LAYOUT, "the values have other heads than the output", site.input(1)
         )
     stop = walk(site, keys.domain, scores)
+    if scores.uniform and (stop is not None or scores.bias):
+        return None
     if stop is None and scores.nan_to_zero and not _finite_at_live_rows(keys, values.packing):
         stop = site.refuse(
             Code.NO_FACT, "0 times a value that may be infinite is not 0", site.input(1)
@@ -258,6 +273,7 @@ def _form(
         heads=prod(head_sizes),
         nan_to_zero=scores.nan_to_zero,
         no_keys_to_zero=scores.no_keys_to_zero,
+        no_pairs_to_mean=scores.uniform,
         scale=scale,
         score_step=None if score is None else score.step,
         score_scale=None if score is None else scores.score_scale,

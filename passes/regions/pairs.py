@@ -7,7 +7,7 @@ here: its pairs are computed, and that is exact, too.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from pitc.ir.constant import ZN, is_zero
+from pitc.ir.constant import is_zero
 from pitc.ir.graph import Graph
 from pitc.ir.index import ZERO
 from pitc.ir.plans.ops import PROGRAM, TESTS
@@ -31,13 +31,18 @@ MOST_CASES = 16  # of live pairs, that facts are looked up for
 
 
 def hidden_pairs(
-    sight: Sight, name: str, dead_keys: Region | None, flops: Callable[[int], int]
+    sight: Sight,
+    name: str,
+    regions: Iterable[Region],
+    dead_keys: Region | None,
+    flops: Callable[[int], int],
 ) -> list[tuple[Region, Condition]]:
-    """The regions in which a softmax's result is 0, or NaN with the rest of its row.
+    """Regions in which a softmax's result is 0, or NaN with the rest of its row, as formulas.
 
     Args:
         sight: The pairs.
         name: The result.
+        regions: Where it is so.
         dead_keys: Where keys are dead: pairs of these are left out before. None: nowhere.
         flops: Operations of all pairs, by what unknown sizes are: they have to repay the tests.
 
@@ -46,11 +51,10 @@ def hidden_pairs(
     """
     graph = sight.graph
     found: list[tuple[Region, Condition]] = []
-    zeros = (f.region for f in graph[name].fills if is_zero(f.constant) or f.constant == ZN)
-    for where in sorted(zeros, key=lambda where: (len(where), -_last(graph, where))):
+    for where in sorted(regions, key=lambda where: (len(where), -_last(graph, where))):
         known = [h for _, h in found]
         covering = (*([] if dead_keys is None else [dead_keys]), *(w for w, _ in found))
-        if any(_lies_in(graph, where, other) for other in covering):
+        if any(lies_in(graph, where, other) for other in covering):
             continue
         hidden = sight.hidden(where)
         if hidden is None or hidden in known or not fits_plan([*known, hidden]):
@@ -69,7 +73,7 @@ def _last(graph: Graph, where: Region) -> int:
     return max((graph[t.src].order for t in where), default=0)
 
 
-def _lies_in(graph: Graph, where: Region, other: Region) -> bool:
+def lies_in(graph: Graph, where: Region, other: Region) -> bool:
     """True where a region is part of another one: by its tests, or as a value that the other one
     looks at is known to be 0 there.
 

@@ -34,7 +34,7 @@ from pitc.passes.facts.sizes import size_bounds
 from pitc.passes.facts.softmax import spared_rows
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import BiasTerm, Factor, FormContext, PackCandidate
-from pitc.passes.regions.pairs import hidden_pairs, seen_pairs
+from pitc.passes.regions.pairs import hidden_pairs, lies_in, seen_pairs
 from pitc.passes.regions.price import pair_flops
 from pitc.passes.regions.sight import Condition, Sight
 from pitc.passes.regions.steps import LEAST, MOST, Steps, pair_of
@@ -68,6 +68,8 @@ class Scores:
         score_scale: Their factor behind that.
         steps_at: How many terms of the bias are added behind that.
         hidden: Pairs that are left out as well: `pairs` are the others, from the softmax on.
+        may_be_uniform: Rows of hidden pairs alone may be left to the kernel.
+        uniform: They are: all their weights are equal, for what replaced the scores was one number.
     """
 
     name: str
@@ -88,6 +90,8 @@ class Scores:
     score_scale: float = 1.0
     steps_at: int = 0
     hidden: list[Condition] = field(default_factory=list)
+    may_be_uniform: bool = True
+    uniform: bool = False
     softmaxed: bool = False
     absorbs: list[ir.Node] = field(default_factory=list)
     rests_on: list[Region] = field(default_factory=list)
@@ -273,13 +277,48 @@ def _hide_pairs(site: PackCandidate, keys: Domain, scores: Scores) -> None:
         return
     dead = region(keys.at(scores.key_coords))
     sight = Sight(graph, scores.query_coords, scores.key_coords)
-    found = hidden_pairs(sight, scores.name, dead, lambda size: pair_flops(site.expr, size))
+
+    def hidden(regions: Sequence[Region]) -> list[tuple[Region, Condition]]:
+        return hidden_pairs(
+            sight, scores.name, regions, dead, lambda size: pair_flops(site.expr, size)
+        )
+
+    facts = graph[scores.name].fills
+    found = hidden([f.region for f in facts if is_zero(f.constant) or f.constant == ZN])
+    if scores.may_be_uniform and keys.lives_everywhere:
+        replaced = _replaced(graph, scores)
+        guarded = [w for w in replaced if not any(lies_in(graph, w, r) for r, _ in found)]
+        other = hidden(replaced) if guarded else []
+        kept = [
+            f.region for f in graph[_softmaxed(graph, scores)].fills if _is_unmasked(f.constant)
+        ]
+        left = seen_pairs(scores.pairs, [where for where, _ in other])
+        if other and all(any(covers(region, pair) for region in kept) for pair in left):
+            found, scores.uniform = other, True
+            graph.assume(BOUNDED, site.node)
+            scores.rests_on += kept
     if found:
         graph.assume(FINITE, site.node)  # 0 times a value is left out
     where = [fact for fact, _ in found]
-    scores.hidden = [hidden for _, hidden in found]
+    scores.hidden = [condition for _, condition in found]
     scores.pairs = seen_pairs(scores.pairs, where)
     scores.rests_on += where
+
+
+def _softmaxed(graph: Graph, scores: Scores) -> str:
+    """What the softmax is of, at which the walk stands."""
+    node = graph[scores.name].producer
+    assert node is not None
+    return first_input(node)
+
+
+def _replaced(graph: Graph, scores: Scores) -> list[Region]:
+    """Where one finite number has replaced scores, so low that beside a kept one they have weights
+    of 0, and that a row of it alone is uniform; nothing where there are several such numbers.
+    """
+    facts = graph[_softmaxed(graph, scores)].fills
+    low = [f for f in facts if is_number(f.constant) and -inf < f.constant <= SWALLOWING]
+    return [f.region for f in low] if len({f.constant for f in low}) == 1 else []
 
 
 def _keep_keys(site: PackCandidate, scores: Scores, node: ir.Node, expr: TensorExpr) -> bool:

@@ -138,26 +138,31 @@ inline std::vector<OrtValue> MakeRightInputs(const ContractPlan& plan, Random& r
   return inputs;
 }
 
-// Random lists of the keys that queries of a domain see.
+// Random lists of the keys that queries of a domain see; queries of a list in any order.
 inline std::vector<OrtValue> MakePairLists(Random& random, const RandomDomain& domain) {
-  std::vector<int32_t> keys, seen_by, tiles;
+  std::vector<int32_t> keys, seen_by, tiles, order;
   for (size_t s = 0; s + 1 < domain.offsets.size(); ++s) {
     const int32_t begin = domain.offsets[s], end = domain.offsets[s + 1];
     for (int32_t q = begin; q < end; q += static_cast<int32_t>(kListedQueries)) {
-      tiles.push_back(static_cast<int32_t>(keys.size()));
-      const bool all = random.Below(4) == 0;
-      for (int32_t k = begin; k < end && !all; ++k) {
+      const bool listed = random.Below(4) != 0;
+      const auto first = static_cast<int32_t>(listed ? keys.size() : 0);
+      for (int32_t k = begin; k < end && listed; ++k) {
         if (random.Below(2)) continue;
         keys.push_back(k - begin);
         seen_by.push_back(static_cast<int32_t>(random.Next()));
       }
-      tiles.push_back(all ? -1 : static_cast<int32_t>(keys.size()) - tiles.back());
+      const int32_t count = listed ? static_cast<int32_t>(keys.size()) - first : end - begin;
+      tiles.insert(tiles.end(), {first, count, listed});
+      const int32_t last = std::min<int32_t>(end, q + static_cast<int32_t>(kListedQueries));
+      for (int32_t row = q; row < last; ++row) order.push_back(row);
+      if (listed) std::reverse(order.begin() + q, order.end());
     }
   }
-  const auto entries = static_cast<int64_t>(keys.size()),
-             pairs = static_cast<int64_t>(tiles.size());
-  return {OrtValue::Of(kInt32Type, {entries}, keys), OrtValue::Of(kInt32Type, {entries}, seen_by),
-          OrtValue::Of(kInt32Type, {pairs / 2, 2}, tiles)};
+  const auto of = [](const std::vector<int32_t>& list) {
+    return OrtValue::Of(kInt32Type, {static_cast<int64_t>(list.size())}, list);
+  };
+  const auto count = static_cast<int64_t>(tiles.size()) / 3;
+  return {of(keys), of(seen_by), OrtValue::Of(kInt32Type, {count, 3}, tiles), of(order)};
 }
 
 // What tests of a domain's pairs look at.
@@ -171,13 +176,24 @@ inline std::vector<OrtValue> MakePairTests(const PairsPlan& plan, Random& random
     inputs.push_back(
         OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, {plan.positions, 3}, numbers));
   }
+  const auto shaped = [&](int64_t tests, int sides, std::vector<int64_t>* dims) {
+    *dims = domain.extents;
+    dims->insert(dims->begin(), tests);
+    if (sides == 2) dims->push_back(domain.extents.back());
+    int64_t count = 1;
+    for (const int64_t dim : *dims) count *= dim;
+    return count;
+  };
+  for (int side = 0; side < 2 && plan.tables > 0; ++side) {
+    std::vector<int64_t> dims, numbers;
+    const int64_t count = shaped(plan.tables, 1, &dims);
+    for (int64_t i = 0; i < count; ++i) numbers.push_back(random.Below(5) - 2);
+    inputs.push_back(OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, dims, numbers));
+  }
   const auto flags = [&](int64_t tests, int sides) {
     if (tests == 0) return;
-    std::vector<int64_t> dims = domain.extents;
-    dims.insert(dims.begin(), tests);
-    if (sides == 2) dims.push_back(domain.extents.back());
-    int64_t count = 1;
-    for (const int64_t dim : dims) count *= dim;
+    std::vector<int64_t> dims;
+    const int64_t count = shaped(tests, sides, &dims);
     std::vector<uint8_t> live;
     for (int64_t i = 0; i < count; ++i) live.push_back(random.Below(2) != 0);
     inputs.push_back(OrtValue::Of(kBoolType, dims, live));
@@ -280,7 +296,8 @@ inline int InputCount(const Plan& plan) {
 }
 
 inline int OutputCount(const Plan& plan) {
-  return plan.op == "detect" || plan.op == "pairs" ? 3 : 1;
+  if (plan.op == "pairs") return PairsPlan::kOutputs;
+  return plan.op == "detect" ? 3 : 1;
 }
 
 // A plan of the fuzzers' seeds, and its sessions.

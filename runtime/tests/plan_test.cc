@@ -27,7 +27,7 @@ constexpr const char* kGemm =
 constexpr const char* kAttention =
     "pitc-plan 7\nbias=0\nd=8\ndtype=float32\ndv=3\nheads=2\nidentity=1/x\nk_head=2\n"
     "kernels=attention:attention_d8_v3\nlibrary=kernels.so\nnan_to_zero=1\nno_keys_to_zero=0\n"
-    "op=attention\npairs=0\nq_head=0\nscale=-0x1.8p-3\nv_head=4\nwhole=0\n";
+    "no_pairs_to_mean=0\nop=attention\npairs=0\nq_head=0\nscale=-0x1.8p-3\nv_head=4\nwhole=0\n";
 constexpr const char* kPack =
     "pitc-plan 7\ndims=c0,r,c1,0,r\ndtype=int32\nidentity=1/x\nkernels=move:pack_b4\n"
     "library=k.so\nop=pack\n";
@@ -92,7 +92,7 @@ void ReadsEveryOperation() {
   const auto u = std::get<pitc::MovePlan>(
       ParsePlan(
           "pitc-plan "
-          "6\ndims=l,r\ndtype=int8\nkernels=move:unpack_b1\nidentity=1/x\nlibrary=k\nop=unpack")
+          "7\ndims=l,r\ndtype=int8\nkernels=move:unpack_b1\nidentity=1/x\nlibrary=k\nop=unpack")
           .body);
   CHECK(u.unpack && u.word_bytes == 1 && u.dims[0].kind == pitc::DimUse::kLinear);
   CHECK(std::get<pitc::DetectPlan>(ParsePlan(kDetect).body).rank == 2);

@@ -83,6 +83,7 @@ class Case:
             "library": "kernels.so",
             "nan_to_zero": self.nan_to_zero,
             "no_keys_to_zero": self.no_keys_to_zero,
+            "no_pairs_to_mean": 0,
             "pairs": 0,
             "q_head": 0,
             "scale": 0.25,

@@ -111,10 +111,10 @@ CASES: dict[str, tuple[str, str, dict[str, str]]] = {
             "program": "6,8,2,0,6,2,3,4,1,2,0,1,7,2,1,5,0,6,1,3,4,1,2,1",
         },
     ),
-    "pairs of an input, added": (  # a row without any is uniform: its bias says so
+    "pairs of an input, added": (  # a row without any is uniform
         f"seen = Identity (pairs) {ADD}",
         KEPT,
-        {"pairs": "1", "queries": "1", "program": "4,3,0,2", "bias": "1"},
+        {"pairs": "1", "program": "3,2", "mean": "1"},
     ),
     "pairs and a cause": (
         f"before = GreaterOrEqual (q_at, k_at) seen = And (pairs, before) {SELECT}",
@@ -204,10 +204,11 @@ def test_hidden_pairs(case: str) -> None:
     (plan,) = made
     kinds = ("positions", "tables", "keys", "queries", "pairs", "orders")
     usual = dict.fromkeys(kinds, "0") | {"rank": "2"}
-    fields = {k: v for k, v in wanted.items() if k != "bias"}
+    fields = {k: v for k, v in wanted.items() if k not in ("bias", "mean")}
     assert {k: plan[k] for k in (*usual, "program")} == usual | fields
     (attention,) = [p for p in plans(lowered) if p["op"] == "attention"]
-    assert (attention["pairs"], attention["bias"]) == ("1", wanted.get("bias", "0"))
+    found = [attention[name] for name in ("pairs", "bias", "no_pairs_to_mean")]
+    assert found == ["1", wanted.get("bias", "0"), wanted.get("mean", "0")]
     assert not [n for n in lowered.model.graph if n.op_type == "Softmax"]
 
 

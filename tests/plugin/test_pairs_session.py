@@ -141,7 +141,10 @@ def test_lists_are_those_of_the_reference(name: str, lead: tuple[int, ...], tmp_
     answers_on_eight_threads(run, given[-3:], 2)
 
 
-CASES = ("causal, selected", "a window", "a window and first keys", "pairs and a cause")
+CASES = (
+    *("causal, selected", "a window", "a window and first keys", "pairs and a cause"),
+    *("pairs of an input, added", "this document and the third before"),
+)
 
 
 @pytest.fixture(name="folder", scope="module")

@@ -385,6 +385,7 @@ class Attention(KernelPlan):
         pairs: Queries see the keys that lists say.
         nan_to_zero: A row whose softmax is NaN is 0.
         no_keys_to_zero: A row without keys is.
+        no_pairs_to_mean: A row that sees none of some keys is the mean of all values.
         q_head: The first head of queries in their buffer.
         k_head: Of keys.
         v_head: Of values.
@@ -400,7 +401,13 @@ class Attention(KernelPlan):
     op = "attention"
     only: ClassVar[Limits] = {
         "cpu": {"dtype": "float32"},
-        "cuda": {"pairs": "0", "whole": "0", "score_step": "", "weight_step": ""},
+        "cuda": {
+            "no_pairs_to_mean": "0",
+            "pairs": "0",
+            "whole": "0",
+            "score_step": "",
+            "weight_step": "",
+        },
     }
     together = (
         ("score_step", "score_scale", "score_below", "score_above"),
@@ -429,6 +436,7 @@ class Attention(KernelPlan):
     bias: Annotated[bool, Flag()]
     nan_to_zero: Annotated[bool, Flag()]
     no_keys_to_zero: Annotated[bool, Flag()]
+    no_pairs_to_mean: Annotated[bool, Flag()] = False
     pairs: Annotated[bool, Flag()] = False
     q_head: Annotated[int, HEAD] = 0
     k_head: Annotated[int, HEAD] = 0

@@ -83,7 +83,7 @@ class Attention final : public Operation {
             float* out) const {
     if (!plan_.pairs) {
       const auto all = static_cast<int32_t>(keys.rows);
-      Call(in, part, keys, {part.query_begin, part.query_end, {0, all, 0}}, out);
+      Call(in, part, keys, {part.query_begin, part.query_end, {0, all, 0}}, plan_.scale, out);
       return;
     }
     const int64_t start = in.q_offsets[part.sequence];
@@ -92,12 +92,27 @@ class Attention final : public Operation {
       const PairLists::Tile& tile =
           in.pairs.tiles[in.pairs.first_tile[part.sequence] + (at - start) / kListedQueries];
       const int64_t first = tile.is_list ? at : in.pairs.order[at];
-      Call(in, part, keys, {first, first + n, tile}, out);
+      Call(in, part, keys, {first, first + n, tile}, plan_.scale, out);
+      if (plan_.no_pairs_to_mean && keys.rows > 0) GiveMeans(in, part, keys, at, n, tile, out);
+    }
+  }
+
+  // Queries that see none of the keys give each the same weight, as scores of 0 do.
+  void GiveMeans(const AttentionOperands<Tensor>& in, const AttentionSplit::Part& part,
+                 const Keys& keys, int64_t at, int64_t n, const PairLists::Tile& tile,
+                 float* out) const {
+    uint32_t seeing = tile.is_list || tile.count == 0 ? 0 : ~uint32_t{0};
+    for (int64_t i = 0; tile.is_list && i < tile.count; ++i)
+      seeing |= static_cast<uint32_t>(in.pairs.seen_by[tile.first + i]);
+    const auto all = static_cast<int32_t>(keys.rows);
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t row = in.pairs.order[at + i];
+      if ((seeing >> i & 1) == 0) Call(in, part, keys, {row, row + 1, {0, all, 0}}, 0, out);
     }
   }
 
   void Call(const AttentionOperands<Tensor>& in, const AttentionSplit::Part& part, const Keys& keys,
-            const Queries& queries, float* out) const {
+            const Queries& queries, double scale, float* out) const {
     const HeadExtents& q = in.q_heads;
     const BiasExtents& bias = in.bias_extents;
     const bool listed = queries.keys.is_list != 0;
@@ -115,7 +130,7 @@ class Attention final : public Operation {
           .Int32s(in.pairs.seen_by, {in.pairs.entries})
           .Int32s(in.pairs.order, {q.rows});
     call.Floats(out, {q.rows, plan_.heads, plan_.dv});
-    AddScale(&call);
+    AddScale(scale, &call);
     call.Int(to_zero);
     call.Int(plan_.q_head + part.head).Int(keys.k_head).Int(keys.v_head).Int(part.head);
     call.Int(queries.begin).Int(queries.end);
@@ -127,8 +142,8 @@ class Attention final : public Operation {
   }
 
   // Rounded scores come in steps, and leave them again.
-  void AddScale(KernelCall* call) const {
-    call->Float(plan_.score_step ? plan_.scale / *plan_.score_step : plan_.scale);
+  void AddScale(double scale, KernelCall* call) const {
+    call->Float(plan_.score_step ? scale / *plan_.score_step : scale);
     if (plan_.score_step) {
       call->Float(-static_cast<double>(*plan_.score_below));
       call->Float(static_cast<double>(*plan_.score_above));
