@@ -28,6 +28,9 @@ constexpr const char* kAttention =
     "pitc-plan 7\nbias=0\nd=8\ndtype=float32\ndv=3\nheads=2\nidentity=1/x\nk_head=2\n"
     "kernels=attention:attention_d8_v3\nlibrary=kernels.so\nnan_to_zero=1\nno_keys_to_zero=0\n"
     "no_pairs_to_mean=0\nop=attention\npairs=0\nq_head=0\nscale=-0x1.8p-3\nv_head=4\nwhole=0\n";
+constexpr const char* kPairs =
+    "pitc-plan 7\nkeys=0\nop=pairs\norders=2\npairs=0\npositions=1\nprogram=3,4,0\nqueries=0\n"
+    "rank=2\ntables=1\n";
 constexpr const char* kPack =
     "pitc-plan 7\ndims=c0,r,c1,0,r\ndtype=int32\nidentity=1/x\nkernels=move:pack_b4\n"
     "library=k.so\nop=pack\n";
@@ -296,6 +299,27 @@ void RefusesTilesWithAnythingElse() {
                  "plan: expected tiles=0 for a GPU"));
 }
 
+void RefusesPrograms() {
+  const auto refused = [](const std::string& program, const char* orders = "orders=2") {
+    const std::string text = With(kPairs, "orders=2", orders);
+    return Error(With(text, "program=3,4,0", "program=" + program));
+  };
+  const char* const tests = "plan: expected a program of its tests";
+  CHECK(refused("3,4,0").empty() && refused("3").empty() && refused("4,2,2").empty());
+  for (const char* bad : {"0", "2", "3,1", "3,2,0", "5", "3,5,0"})
+    CHECK(Contains(refused(bad), tests));
+  CHECK(Contains(refused("3,4"), "plan: expected a program that leaves one truth value"));
+  std::string deep = "3", joined;
+  for (int i = 1; i < 16; ++i) {
+    deep += ",4";
+    joined += ",1";
+  }
+  CHECK(refused(deep + joined).empty());
+  CHECK(Contains(refused(deep + ",3,1" + joined), tests));
+  CHECK(Contains(refused("3,4,0", "orders=3"), "plan: expected orders of tables"));
+  CHECK(Contains(refused("3,4,0", "orders=4"), "plan: expected orders of tables"));
+}
+
 void RefusesFieldsThatDoNotFit() {
   const char* const right =
       "plan: expected skips=1, gather=0, scatter=0, input_relu=0 and no inner without panels";
@@ -555,6 +579,7 @@ int main() {
        {"reads right operands", ReadsRightOperands},
        {"reads tiles", ReadsTiles},
        {"refuses tiles with anything else", RefusesTilesWithAnythingElse},
+       {"refuses programs", RefusesPrograms},
        {"refuses fields that do not fit", RefusesFieldsThatDoNotFit},
        {"refuses prices", RefusesPrices},
        {"reads factors", ReadsFactors},

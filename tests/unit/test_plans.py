@@ -281,3 +281,13 @@ def test_the_header_has_every_field_and_operand() -> None:
         for operand in kind.all_operands:
             assert f"in.{operand.name} = in.count++;" in struct
         assert f'{{"{op}", ' in text
+
+
+@pytest.mark.parametrize(
+    "program", ["0", "2", "3,1", "3,2,0", "3,4", ",".join("3" * 17 + "1" * 16)]
+)
+def test_programs_leave_one_truth_value(program: str) -> None:
+    text = Pairs(rank=1, positions=2, tables=0, orders=0, keys=0, queries=0, pairs=0, program=(3,))
+    assert parse(text.text().replace("program=3", "program=4,3,1,2"))
+    with pytest.raises(WrongPlanError, match="that leave one truth value"):
+        parse(text.text().replace("program=3", f"program={program}"))
