@@ -18,6 +18,8 @@ from pitc.passes.lower.packed import Log
 from pitc.passes.lower.rewrite import Rewriter
 from pitc.passes.readers import Readers, readers_of
 from pitc.passes.regions.choose import Regions
+from pitc.passes.regions.form import Form, PairsOperand
+from pitc.passes.regions.sight_text import seen_text
 
 UNSHARED = "no contraction shares its dead rows"
 
@@ -45,7 +47,7 @@ def node_records(
                 refusal=why if lowering == "ordinary" else None,
                 sparse=str(regions.skips.get(node, "")),
                 inside=absorbed.get(node, "") if lowering == "folded" else "",
-                rule=regions.forms[node].rule if node in regions.demand.forms else "",
+                rule=_rule(regions.forms[node]) if node in regions.demand.forms else "",
                 reads=_reads(i, node, makers),
             )
         )
@@ -106,6 +108,12 @@ def _rewritten(record: NodeRecord, node: ir.Node, inside: str | None, log: Log) 
     made = log.made.get(node)
     gone = record.lowering == "packed" and (made is None or made.graph is None)
     return replace(record, engine="") if gone else record
+
+
+def _rule(form: Form) -> str:
+    """By which rule a node runs packed; of attention, which keys a query sees as well."""
+    hidden = [o.hidden for o in form.operands if isinstance(o, PairsOperand)]
+    return f"{form.rule}: {seen_text(hidden[0])}" if hidden else form.rule
 
 
 def with_host_copies(regions: Regions, forms: Rewriter) -> list[RegionRecord]:

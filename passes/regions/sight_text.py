@@ -1,0 +1,66 @@
+"""A formula of pairs as text: which keys k a query q sees.
+
+not (k - q - 1 >= 0 or not doc[q] == doc[k])   ->   q >= k and doc[q] == doc[k]
+"""
+
+from pitc.ir.index import Digit, Poly
+from pitc.passes.regions.domain import Domain
+from pitc.passes.regions.sight import Compared, Condition, Dead, Formula, Positions
+
+PLACES = {"keys": "k", "queries": "q", "pairs": "q, k"}
+MOST = 160  # characters
+
+
+def seen_text(hidden: tuple[Condition, ...]) -> str:
+    """Which keys a query sees, by what hides a pair.
+
+    Args:
+        hidden: A pair is hidden where one of them holds.
+    """
+    text = _text(Formula("or", hidden), negated=True)
+    return text if len(text) <= MOST else f"{text[: MOST - 2].rstrip()} .."
+
+
+def _text(condition: Condition, negated: bool, inside: str = "") -> str:
+    match condition:
+        case Formula("not", (part,)):
+            return _text(part, not negated, inside)
+        case Formula(op, parts):
+            joint = {"and": "or", "or": "and"}[op] if negated else op
+            texts = dict.fromkeys(_text(part, negated, joint) for part in parts)
+            text = f" {joint} ".join(texts)
+            return f"({text})" if inside not in ("", joint) and len(texts) > 1 else text
+        case Positions(line):
+            return _line(-line - 1 if negated else line)
+        case Compared(order, query, key):
+            signs = {None: ("==", "!=")}.get(
+                order.less, ("<=", ">") if order.equal else ("<", ">=")
+            )
+            return f"{query.src}[q] {signs[negated]} {key.src}[k]"
+        case Dead(kind, domain):
+            return _dead(domain, PLACES[kind], negated)
+
+
+def _line(line: Poly) -> str:
+    """That a polynomial is at least 0: what is added on the one side, the rest on the other.
+
+    q - k - 3 >= 0   ->   q >= k + 3
+    """
+    sides: tuple[list[str], list[str]] = ([], [])
+    for monomial, factor in line.terms.items():
+        names = ["qk"[a.dim] if isinstance(a, Digit) else a for a in monomial]
+        numbers = [] if abs(factor) == 1 and names else [str(abs(factor))]
+        sides[factor < 0].append("*".join([*numbers, *names]))
+    left, right = (" + ".join(side) or "0" for side in sides)
+    return f"{left} >= {right}"
+
+
+def _dead(domain: Domain, place: str, negated: bool) -> str:
+    texts = []
+    for test in sorted(domain.dead, key=str):
+        if test.pred == "nz" and test.src and not (test.somes or test.alls):
+            texts.append(f"{test.src}[{place}] {'!=' if test.yes != negated else '=='} 0")
+        else:
+            texts.append(f"not ({test})" if negated else str(test))
+    joint = " or " if negated else " and "
+    return texts[0] if len(texts) == 1 else f"({joint.join(texts)})"
