@@ -31,24 +31,23 @@ def _text(condition: Condition, negated: bool, inside: str = "") -> str:
             text = f" {joint} ".join(texts)
             return f"({text})" if inside not in ("", joint) and len(texts) > 1 else text
         case Positions(line):
-            return _line(-line - 1 if negated else line)
+            return _line(line, negated, {0: "q", 1: "k"})
         case Compared(order, query, key):
-            signs = {None: ("==", "!=")}.get(
-                order.less, ("<=", ">") if order.equal else ("<", ">=")
-            )
+            ordered = ("<=", ">") if order.equal else ("<", ">=")
+            signs = ("==", "!=") if order.less is None else ordered
             return f"{query.src}[q] {signs[negated]} {key.src}[k]"
         case Dead(kind, domain):
             return _dead(domain, PLACES[kind], negated)
 
 
-def _line(line: Poly) -> str:
+def _line(line: Poly, negated: bool, places: dict[int, str]) -> str:
     """That a polynomial is at least 0: what is added on the one side, the rest on the other.
 
     q - k - 3 >= 0   ->   q >= k + 3
     """
     sides: tuple[list[str], list[str]] = ([], [])
-    for monomial, factor in line.terms.items():
-        names = ["qk"[a.dim] if isinstance(a, Digit) else a for a in monomial]
+    for monomial, factor in (-line - 1 if negated else line).terms.items():
+        names = [places.get(a.dim, str(a)) if isinstance(a, Digit) else a for a in monomial]
         numbers = [] if abs(factor) == 1 and names else [str(abs(factor))]
         sides[factor < 0].append("*".join([*numbers, *names]))
     left, right = (" + ".join(side) or "0" for side in sides)
@@ -56,10 +55,13 @@ def _line(line: Poly) -> str:
 
 
 def _dead(domain: Domain, place: str, negated: bool) -> str:
-    texts = []
+    texts, sides = list[str](), place.split(", ")
+    places = {domain.rank - len(sides) + k: side for k, side in enumerate(sides)}
     for test in sorted(domain.dead, key=str):
         if test.pred == "nz" and test.src and not (test.somes or test.alls):
             texts.append(f"{test.src}[{place}] {'!=' if test.yes != negated else '=='} 0")
+        elif test.pred == "pos":
+            texts.append(_line(test.idx[0], negated, places))
         else:
             texts.append(f"not ({test})" if negated else str(test))
     joint = " or " if negated else " and "

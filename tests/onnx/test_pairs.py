@@ -212,6 +212,32 @@ def test_hidden_pairs(case: str) -> None:
     assert not [n for n in lowered.model.graph if n.op_type == "Softmax"]
 
 
+@pytest.mark.parametrize(
+    ("case", "text"),
+    [
+        ("a causal window", "q >= k and k + 6 >= q"),
+        ("a window and first keys", "q + 7 >= k and (k + 7 >= q or 3 >= k)"),
+        ("twice the position", "2*q >= k"),
+        ("documents of a batch", "q >= k and doc[q] == doc[k]"),
+        ("earlier documents, too", "doc[q] >= doc[k]"),
+        (
+            "this document and the third before",
+            "(doc[q] == doc[k] or d3[q] == doc[k] or k_sum[k] != 0) and q >= k",
+        ),
+        ("pairs and a cause", "pairs[q, k] != 0 and q >= k"),
+        (
+            "all of these, or not",
+            "((((doc[q] == doc[k] and pairs[q, k] != 0) or (doc[q] != doc[k] and q + 7 >= k and "
+            "k + 7 >= q) or q_live[q] != 0) and q >= k) or doc[q] == doc[k] or (q + 7 >= ..",
+        ),
+    ],
+)
+def test_the_report_says_which_keys_are_seen(case: str, text: str) -> None:
+    lowered = run_passes(ir.serde.deserialize_model(model(case)))
+    (record,) = [r for r in lowered.report.nodes if r.lowering == "attention"]
+    assert record.rule == f"softmax over live keys: {text}"
+
+
 def test_a_row_of_no_pair_is_nan_or_what_a_guard_says() -> None:
     """The flags that hide all of a row are among the inputs of `check`."""
     guard = "odd = IsNaN (p) guarded = Where (odd, zero, p)"
