@@ -1,18 +1,16 @@
-"""Dense attention under a mask of pairs, as exporters write it; its inputs and its exact answer."""
+"""Dense attention under a mask of pairs, as exporters write it, and its inputs."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 
-from models.graph import Array, GraphBuilder
+from models.graph import GraphBuilder
 from models.layers import SCORES
 from models.masks import FLOAT_MIN
 from models.pair_masks import Causal, Feeds, PairMask, places
 
 OPSET = 18
-ROWS = 256  # of queries whose scores are held at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +75,36 @@ def attention(config: AttentionConfig) -> onnx.ModelProto:
     return g.model()
 
 
+def attention_layer(config: AttentionConfig, rng: np.random.Generator) -> onnx.ModelProto:
+    """Build the same between projections, as a layer of a model has it.
+
+    Args:
+        config: Mask and sizes.
+        rng: Source of the weights.
+
+    Returns:
+        A checked model: `x` f32 [batch, sequence, heads * size] and the inputs of the mask -> `y`,
+        like `x`.
+    """
+    g, width = GraphBuilder("attention_layer", OPSET), config.heads * config.size
+    x = g.input("x", np.float32, ("batch", "sequence", width))
+
+    def linear(name: str, rows: str) -> str:
+        weight = rng.normal(0, width**-0.5, (width, width)).astype(np.float32)
+        return g.op("MatMul", rows, g.weight(name, weight))
+
+    def heads(name: str) -> str:
+        apart = g.op("Reshape", linear(name, x), g.ints(0, 0, config.heads, config.size))
+        return g.op("Transpose", apart, perm=[0, 2, 1, 3])
+
+    q, k, v = map(heads, ("query", "key", "value"))
+    seen = config.mask.graph(g, places(g, g.size(x, 0), g.size(x, 1)))
+    y = g.op("Transpose", _attended(g, q, k, v, seen, config.size), perm=[0, 2, 1, 3])
+    y = linear("out", g.op("Reshape", y, g.ints(0, 0, width)))
+    g.output(y, "y", np.float32, ("batch", "sequence", width))
+    return g.model()
+
+
 def attention_step(config: StepConfig) -> onnx.ModelProto:
     """Build attention behind a past, with grouped heads.
 
@@ -119,6 +147,12 @@ def draw(config: AttentionConfig, rng: np.random.Generator, batch: int, length: 
     return feeds | config.mask.draw(rng, batch, length)
 
 
+def draw_layer(config: AttentionConfig, rng: np.random.Generator, batch: int, length: int) -> Feeds:
+    """Random inputs of `attention_layer`."""
+    x = rng.standard_normal((batch, length, config.heads * config.size), np.float32)
+    return {"x": x, **config.mask.draw(rng, batch, length)}
+
+
 def draw_step(
     config: StepConfig, rng: np.random.Generator, batch: int, length: int, past: int
 ) -> Feeds:
@@ -130,57 +164,3 @@ def draw_step(
         name: rng.standard_normal((batch, heads, rows, config.size), np.float32)
         for name, (heads, rows) in sizes.items()
     }
-
-
-def seen_by(mask: PairMask, feeds: Mapping[str, Array], batch: int, length: int) -> Array:
-    """The mask of all pairs, bool [batch, 1, length, length]."""
-    queries = np.arange(length)
-    return np.stack([mask.seen(feeds, row, queries, length)[None] for row in range(batch)])
-
-
-def live_pairs(mask: PairMask, feeds: Mapping[str, Array], queries: Array, keys: int) -> int:
-    """How many pairs of queries at some places and of all keys are seen, over all sequences."""
-    return sum(
-        int(np.count_nonzero(mask.seen(feeds, row, queries[start : start + ROWS], keys)))
-        for row in range(len(feeds["q"]))
-        for start in range(0, len(queries), ROWS)
-    )
-
-
-def reference(
-    config: AttentionConfig | StepConfig, feeds: Mapping[str, Array], queries: Array | None = None
-) -> Array:
-    """The exact answer, in float64.
-
-    Args:
-        config: Mask and sizes.
-        feeds: Inputs of `attention` or `attention_step`.
-        queries: Places in the sequence whose answers are wanted; None: all.
-
-    Returns:
-        `y` of these queries, f64 [batch, heads, queries, size]. A query that sees no key gets the
-        mean of all values: the least float is added to each of its scores.
-    """
-    q, k, v = (feeds[name] for name in ("q", "k", "v"))
-    if "past_key" in feeds:
-        k, v = (
-            np.concatenate([feeds[f"past_{part}"], x], 2) for part, x in (("key", k), ("value", v))
-        )
-    batch, heads, length = q.shape[:3]
-    past, each = k.shape[2] - length, heads // max(k.shape[1], 1)
-    queries = np.arange(length) if queries is None else queries
-    y = np.empty((batch, heads, len(queries), v.shape[-1]))
-    for row in range(batch):
-        for start in range(0, len(queries), ROWS):
-            asked = queries[start : start + ROWS]
-            seen = config.mask.seen(feeds, row, asked + past, k.shape[2])
-            blind = ~seen.any(1)
-            for head in range(heads):
-                keys, values = (x[row, head // each].astype(np.float64) for x in (k, v))
-                scores = q[row, head, asked] @ keys.T * config.size**-0.5
-                scores[~seen] = -np.inf
-                scores[blind] = 0.0
-                weights = np.exp(scores - scores.max(1, keepdims=True))
-                weights /= weights.sum(1, keepdims=True)
-                y[row, head, start : start + ROWS] = weights @ values
-    return y

@@ -40,13 +40,13 @@ class Bars:
 
     def draw(self, rng: np.random.Generator, batch: int, length: int) -> Feeds:
         """Bars of random lengths about the mean; the last token of each is its summary."""
-        lengths = rng.integers(
-            max(self.mean * 3 // 4, 1), self.mean * 5 // 4 + 1, (batch, length)
-        )
-        ends = np.cumsum(lengths, axis=1)
-        bar = np.stack([np.searchsorted(e, np.arange(length), side="right") for e in ends])
-        summary = np.stack([np.isin(np.arange(length) + 1, e) for e in ends])
-        return {"bar": bar.astype(np.int64), "summary": summary}
+        bar, summary = np.zeros((batch, length), np.int64), np.zeros((batch, length), np.bool_)
+        least, most = max(self.mean * 3 // 4, 1), self.mean * 5 // 4
+        for row, flags in zip(bar, summary, strict=True):
+            ends = np.cumsum(rng.integers(least, most + 1, length // least + 1))
+            row[:] = np.searchsorted(ends, np.arange(length), side="right")
+            flags[ends[ends <= length] - 1] = True
+        return {"bar": bar, "summary": summary}
 
     def seen(self, feeds: Mapping[str, Array], row: int, queries: Array, length: int) -> Flags:
         """By bar, summary and order."""
@@ -81,7 +81,9 @@ class Blocks:
         blocks = g.input("blocks", np.bool_, ("batch", 1, "blocks", "blocks"))
         if self.lookup:
             size = g.const(self.size, np.int64)
-            places = [g.op("Squeeze", x, g.ints(0, 1, i)) for x, i in ((at.queries, 3), (at.keys, 2))]
+            places = [
+                g.op("Squeeze", x, g.ints(0, 1, i)) for x, i in ((at.queries, 3), (at.keys, 2))
+            ]
             for axis, place in zip((2, 3), places, strict=True):
                 blocks = g.op("Gather", blocks, g.op("Div", place, size), axis=axis)
             return blocks
