@@ -3,6 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from benchmarks.attention_cases import (
+    ATTENTION_CASES,
+    MEMORY_CASES,
+    AttentionMemoryCase,
+    TimedAttention,
+    shorter,
+)
 from benchmarks.sparse_cases import (
     BLOCK_CASES,
     GRADIENT_CASES,
@@ -167,7 +174,7 @@ class FootprintCase:
 
 
 PaddedCase = EncoderCase | CachedCase | TextCase
-TimedCase = PaddedCase | SparseCase
+TimedCase = PaddedCase | SparseCase | TimedAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +197,15 @@ class ThreadsCase:
         return f"threads-{self.batch.name}"
 
 
-Case = TimedCase | CompileCase | TallCase | FootprintCase | ThreadsCase | WorstCase
+Case = (
+    TimedCase
+    | AttentionMemoryCase
+    | CompileCase
+    | TallCase
+    | FootprintCase
+    | ThreadsCase
+    | WorstCase
+)
 
 SECOND_THREAD = frozenset(
     {
@@ -236,6 +251,7 @@ TIMED_CASES: tuple[TimedCase, ...] = (
     *PRODUCT_CASES,
     *GRADIENT_CASES,
     *BLOCK_CASES,
+    *ATTENTION_CASES,
 )
 CASES: tuple[Case, ...] = (
     *TIMED_CASES,
@@ -245,6 +261,7 @@ CASES: tuple[Case, ...] = (
     ThreadsCase(MASKED_128),
     TallCase("transformer", padding="attention_mask"),
     *(TallCase(kind) for kind in TALL if kind != "transformer"),
+    *MEMORY_CASES,
     *WORST_CASES,
 )
 
@@ -255,11 +272,13 @@ def source(case: Case) -> object:
 
 
 def shortened(case: Case, layers: int) -> Case:
-    """The case with fewer layers where its model has layers, for development."""
+    """The case with fewer layers, or a short sequence of attention, for development."""
     if isinstance(case, TallCase):
         return replace(case, sizes=case.sizes[:1])
     if isinstance(case, TextCase):
         return replace(case, layers=layers)
+    if isinstance(case, TimedAttention | AttentionMemoryCase):
+        return shorter(case, layers)
     if isinstance(case, FootprintCase | ThreadsCase):
         return replace(case, batch=shortened(case.batch, layers))
     if isinstance(case, EncoderCase | CompileCase | BlocksCase):
