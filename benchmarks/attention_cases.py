@@ -12,7 +12,7 @@ from models.pair_masks import Causal, Documents, Everything, PairMask, Window
 #: Most time over what the multiply-adds of live pairs need.
 LIMIT = 1.7
 NO_TARGETS = Targets()
-SHORT = 256  # tokens, for development
+SHORT = 512  # tokens, for development
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class AttentionCase:
     """Attention of one sequence under a mask of pairs; queries, keys and values are inputs.
 
     Args:
+        name: Name on the command line and of the result file.
         mask: Which keys a query sees.
         length: Tokens.
         targets: What is to be reached.
@@ -29,16 +30,12 @@ class AttentionCase:
 
     family: ClassVar[str] = "attention"
 
+    name: str
     mask: PairMask
     length: int
     targets: Targets = NO_TARGETS
     heads: int = 12
     seed: int = 0
-
-    @property
-    def name(self) -> str:
-        """Name on the command line and of the result file."""
-        return f"attention-{self.length}-{self.mask.label}"
 
     @property
     def config(self) -> AttentionConfig:
@@ -51,6 +48,7 @@ class StepCase:
     """Attention of one new token to a cache that it is appended to.
 
     Args:
+        name: Name on the command line and of the result file.
         config: The model.
         past: Tokens in the cache.
         targets: What is to be reached.
@@ -59,15 +57,11 @@ class StepCase:
 
     family: ClassVar[str] = "attention"
 
+    name: str
     config: StepConfig
     past: int
     targets: Targets = NO_TARGETS
     seed: int = 0
-
-    @property
-    def name(self) -> str:
-        """Name on the command line and of the result file."""
-        return f"attention-step-{self.past}-window-{self.config.window}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +69,7 @@ class LayersCase:
     """Whole layers of an encoder with local and global attention, on one sequence without padding.
 
     Args:
+        name: Name on the command line and of the result file.
         config: The model; its weights are random.
         length: Tokens.
         targets: What is to be reached.
@@ -83,15 +78,11 @@ class LayersCase:
 
     family: ClassVar[str] = "attention"
 
+    name: str
     config: ModernBertConfig
     length: int
     targets: Targets = NO_TARGETS
     seed: int = 0
-
-    @property
-    def name(self) -> str:
-        """Name on the command line and of the result file."""
-        return f"modern-bert-{self.length}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +90,7 @@ class AttentionMemoryCase:
     """What one call of a long sequence needs beyond its inputs and its output.
 
     Args:
+        name: Name on the command line and of the result file.
         mask: Which keys a query sees.
         length: Tokens.
         heads: Heads of 64, which share the mask.
@@ -108,16 +100,12 @@ class AttentionMemoryCase:
 
     family: ClassVar[str] = "attention"
 
+    name: str
     mask: PairMask
     length: int
     heads: int
     most_bytes: int = 64 << 20
     seed: int = 0
-
-    @property
-    def name(self) -> str:
-        """Name on the command line and of the result file."""
-        return f"attention-memory-{self.length}-{self.mask.label}-heads-{self.heads}"
 
     @property
     def config(self) -> AttentionConfig:
@@ -144,15 +132,20 @@ _ROWS: tuple[tuple[PairMask, int, float, float, float | None], ...] = (
 )
 ATTENTION_CASES: tuple[TimedAttention, ...] = (
     *(
-        AttentionCase(mask, length, Targets(base, peer, hand, LIMIT))
+        AttentionCase(
+            f"attention-{length}-{mask.label}", mask, length, Targets(base, peer, hand, LIMIT)
+        )
         for mask, length, base, peer, hand in _ROWS
     ),
-    LayersCase(ModernBertConfig(), 2048, Targets(1.8, 1.3)),
-    LayersCase(ModernBertConfig(), 4096, Targets(2.5, 1.7)),
-    StepCase(StepConfig(window=512), 4095, Targets(5.0, 2.3)),
+    LayersCase("modern-bert-2048", ModernBertConfig(), 2048, Targets(1.8, 1.3)),
+    LayersCase("modern-bert-4096", ModernBertConfig(), 4096, Targets(2.5, 1.7)),
+    StepCase("attention-step-4095", StepConfig(window=512), 4095, Targets(5.0, 2.3)),
 )
 MEMORY_CASES = tuple(
-    AttentionMemoryCase(Window(513, globals=16), 32768, heads) for heads in (1, 12)
+    AttentionMemoryCase(
+        f"attention-memory-32768-heads-{heads}", Window(513, globals=16), 32768, heads
+    )
+    for heads in (1, 12)
 )
 
 

@@ -165,7 +165,8 @@ def _flex_test(torch: Any, workload: Workload) -> Callable[[Any, Any, Any, Any],
 def torch_flex(size: int, workload: Workload) -> Infer:
     """Compiled flex_attention, and its block mask, compiled too, in blocks of this size."""
     torch = _torch()
-    flex = torch.nn.attention.flex_attention
+    from torch.nn.attention import flex_attention as flex  # pyright: ignore[reportMissingImports]
+
     torch._dynamo.config.recompile_limit = 1000  # each case is compiled for its own shapes
     length, test = _case(workload).length, _flex_test(torch, workload)
     attend = torch.compile(flex.flex_attention, dynamic=False)

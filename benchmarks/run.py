@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.attention_cases import AttentionMemoryCase, TimedAttention
 from benchmarks.cases import (
     FEW_BITS_TOLERANCE,
     Case,
@@ -188,7 +187,7 @@ def describe(case: Case) -> dict[str, Any]:
     head = {"kind": type(case).__name__, "name": case.name, "family": case.family, **asdict(case)}
     if isinstance(case, TallCase):
         head |= {"name": case.name, "targets": case.targets}
-    if isinstance(case, ThreadsCase | WorstCase | TimedAttention | AttentionMemoryCase):
+    if isinstance(case, ThreadsCase | WorstCase):
         head |= {"name": case.name}
     if isinstance(case, SparseCase):
         head |= {"series": case.series, "zeros": case.zeros}
