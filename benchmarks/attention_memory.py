@@ -92,6 +92,8 @@ def measure_memory(case: AttentionMemoryCase, cores: set[int], say: Say = print)
         say(f"{case.name}: one call")
         found |= json.loads(process([sys.executable, "-c", _MEASURE, *arguments], cores))
         if found["failed"]:
+            space = f"with {MOST_SPACE / 2**30:.0f} GiB of address space"
+            found["failed"] = f"{space}: {found['failed']}"
             return {"memory": found | {"met": False}}
         want = attention_reference(case.config, feeds, chosen)
         got = np.load(folder / "y.npy")

@@ -93,7 +93,8 @@ def openvino_sdpa(workload: Workload) -> Infer:
         inputs.append(opset13.parameter([1, 1, -1, -1], np.bool_))
     y = opset13.scaled_dot_product_attention(*inputs, causal=causal)
     path = workload.model.with_name("sdpa.xml")
-    openvino.save_model(openvino.Model([y], inputs), path, compress_to_fp16=False)
+    model = openvino.Model([y], inputs)  # pyright: ignore[reportGeneralTypeIssues]
+    openvino.save_model(model, path, compress_to_fp16=False)
     request = compiled_by_openvino(path).create_infer_request()
 
     def infer(feeds: Feeds) -> Array:

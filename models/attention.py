@@ -127,12 +127,15 @@ def attention_step(config: StepConfig) -> onnx.ModelProto:
     batch, total = g.size(q, 0), g.size(caches["key"], 2)
     at = places(g, batch, total, g.size("past_key", 2))
     each = config.heads // config.groups
-    widened = []
-    for cache in caches.values():
+
+    def widened(cache: str) -> str:
+        """Each group for its heads, side by side."""
         apart = g.op("Unsqueeze", cache, g.ints(2))
         wide = g.op("Expand", apart, g.dims(batch, config.groups, each, total, size))
-        widened.append(g.op("Reshape", wide, g.dims(batch, config.heads, total, size)))
-    y = _attended(g, q, *widened, config.mask.graph(g, at), size)
+        return g.op("Reshape", wide, g.dims(batch, config.heads, total, size))
+
+    keys, values = map(widened, caches.values())
+    y = _attended(g, q, keys, values, config.mask.graph(g, at), size)
     g.output(y, "y", np.float32, shape)
     for part, cache in caches.items():
         shape = ("batch", config.groups, "past + sequence", size)

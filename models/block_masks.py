@@ -1,4 +1,4 @@
-"""Masks of pairs in blocks, in bars of music, and as they come: more kinds of `models.pair_masks`."""
+"""Masks of pairs in blocks, in bars of music, and as they come: kinds of `models.pair_masks`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from functools import reduce
 import numpy as np
 
 from models.graph import Array, GraphBuilder
-from models.pair_masks import Feeds, Flags, Places, pieces
+from models.pair_masks import Feeds, Flags, Places
 
 
 @dataclass(frozen=True, slots=True)

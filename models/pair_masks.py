@@ -38,8 +38,8 @@ def places(g: GraphBuilder, batch: str, length: str, past: str | None = None) ->
     zero, one = g.const(0, np.int64), g.const(1, np.int64)
     at = g.op("Range", zero, length, one)
     asking = at if past is None else g.op("Range", past, length, one)
-    wide = [g.op("Unsqueeze", x, g.ints(0, 1, axis)) for x, axis in ((asking, 3), (at, 2))]
-    return Places(*wide, batch, length)
+    queries, keys = (g.op("Unsqueeze", x, g.ints(0, 1, axis)) for x, axis in ((asking, 3), (at, 2)))
+    return Places(queries, keys, batch, length)
 
 
 class PairMask(Protocol):
@@ -117,7 +117,7 @@ class Causal:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A query sees keys on both sides of it; tokens that the run names global see all, and are seen.
+    """A query sees keys on both sides; tokens that the run names global see all, and are seen.
 
     Args:
         width: Keys of a window, the query's own in the middle; odd.

@@ -345,7 +345,8 @@ def test_memory_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     result = {"case": describe(case), **measure_memory(case, set(), quiet)}
     found = result["memory"]
     assert (found["peak_bytes"], found["error"], found["met"]) == (None, None, False)
-    assert found["failed"].startswith("Non-zero status code") and "Non-zero status" in shown(result)
+    assert found["failed"].startswith("with 3 GiB of address space: Non-zero status code")
+    assert "with 3 GiB" in shown(result)
     assert "/" not in found["failed"].split(" Name:")[0]
 
 

@@ -65,14 +65,12 @@ def test_layer(name: str) -> None:
     run = session_of(model)
     for length, batch in product(LENGTHS, (1, 3)):
         feeds = draw_layer(config, np.random.default_rng(length), batch, length)
-        heads = {
-            name: (feeds["x"] @ weights[name]).reshape(batch, length, 3, 16).transpose(0, 2, 1, 3)
+        q, k, v = (
+            (feeds["x"] @ weights[name]).reshape(batch, length, 3, 16).transpose(0, 2, 1, 3)
             for name in ("query", "key", "value")
-        }
-        seen = seen_by(config.mask, feeds, batch, length)
-        y = attended(
-            *heads.values(), lambda row, at, seen=seen: seen[row, 0, at], np.arange(length)
         )
+        seen = seen_by(config.mask, feeds, batch, length)
+        y = attended(q, k, v, lambda row, at, seen=seen: seen[row, 0, at], np.arange(length))
         want = y.transpose(0, 2, 1, 3).reshape(batch, length, 48) @ weights["out"]
         assert error(run(feeds), want) < MOST, (batch, length)
 
