@@ -6,6 +6,7 @@ from typing import ClassVar
 from benchmarks.sparse_cases import Targets
 from models.attention import AttentionConfig, StepConfig
 from models.block_masks import Bars, Blocks
+from models.longformer import LongformerConfig
 from models.modern_bert import ModernBertConfig
 from models.pair_masks import Causal, Documents, Everything, PairMask, Window
 
@@ -66,7 +67,7 @@ class StepCase:
 
 @dataclass(frozen=True, slots=True)
 class LayersCase:
-    """Whole layers of an encoder with local and global attention, on one sequence without padding.
+    """Whole layers of an encoder with local attention, on one sequence without padding.
 
     Args:
         name: Name on the command line and of the result file.
@@ -79,7 +80,7 @@ class LayersCase:
     family: ClassVar[str] = "attention"
 
     name: str
-    config: ModernBertConfig
+    config: ModernBertConfig | LongformerConfig
     length: int
     targets: Targets = NO_TARGETS
     seed: int = 0
@@ -137,6 +138,7 @@ ATTENTION_CASES: tuple[TimedAttention, ...] = (
         )
         for mask, length, base, peer, hand in _ROWS
     ),
+    LayersCase("longformer-4096", LongformerConfig(), 4096, Targets(4.0, 2.5)),
     LayersCase("modern-bert-2048", ModernBertConfig(), 2048, Targets(1.8, 1.3)),
     LayersCase("modern-bert-4096", ModernBertConfig(), 4096, Targets(2.5, 1.7)),
     StepCase("attention-step-4095", StepConfig(window=512), 4095, Targets(5.0, 2.3)),
@@ -149,6 +151,14 @@ MEMORY_CASES = tuple(
 )
 
 
+def _with_layers(
+    config: ModernBertConfig | LongformerConfig, layers: int
+) -> ModernBertConfig | LongformerConfig:
+    if isinstance(config, LongformerConfig):
+        return replace(config, layers=layers)
+    return replace(config, masks=config.masks[:layers])
+
+
 def shorter(
     case: TimedAttention | AttentionMemoryCase, layers: int
 ) -> TimedAttention | AttentionMemoryCase:
@@ -156,6 +166,5 @@ def shorter(
     if isinstance(case, StepCase):
         return replace(case, past=SHORT - 1)
     if isinstance(case, LayersCase):
-        config = replace(case.config, masks=case.config.masks[:layers])
-        return replace(case, config=config, length=SHORT)
+        return replace(case, config=_with_layers(case.config, layers), length=SHORT)
     return replace(case, length=SHORT)

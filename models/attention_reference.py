@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from models.attention import AttentionConfig, StepConfig
 from models.graph import Array
+from models.longformer import EPSILON as LONG_EPSILON
+from models.longformer import GLOBAL, LOCAL, LongformerConfig
 from models.modern_bert import EPSILON, ModernBertConfig
 from models.pair_masks import Everything, Flags, PairMask
 
@@ -149,3 +151,54 @@ def modern_bert_reference(
         x = x + attention(norm(x, f"{layer}.attn_norm") if i else x, f"{layer}.attn", kind)
         x = x + gated(norm(x, f"{layer}.mlp_norm"), f"{layer}.mlp")
     return norm(x, "final_norm")
+
+
+def longformer_reference(
+    config: LongformerConfig, weights: Mapping[str, Array], feeds: Mapping[str, Array]
+) -> Float:
+    """The exact answer of `models.longformer.longformer`, f64 [batch, sequence, hidden]."""
+    ids, live = feeds["input_ids"], feeds["attention_mask"] != 0
+    far = feeds["global_attention_mask"] != 0
+    batch, length = ids.shape
+    at = np.arange(length)
+
+    def near(row: int, asked: Array) -> Flags:
+        seen = np.abs(asked[:, None] - at) <= config.window.width // 2
+        return (seen | far[row]) & live[row]
+
+    def all_live(row: int, asked: Array) -> Flags:
+        return np.tile(live[row], (len(asked), 1))
+
+    def linear(x: Float, name: str) -> Float:
+        weight, bias = (weights[f"{name}.{part}"].astype(np.float64) for part in ("weight", "bias"))
+        return np.asarray(x @ weight.T + bias)
+
+    def norm(x: Float, name: str) -> Float:
+        centred = x - x.mean(-1, keepdims=True)
+        scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + LONG_EPSILON)
+        return np.asarray(scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"])
+
+    def heads(x: Float, name: str) -> Float:
+        y = linear(x, name).reshape(batch, length, config.heads, config.size)
+        return y.transpose(0, 2, 1, 3)
+
+    def attention(x: Float, layer: str) -> Float:
+        q, k, v = (heads(x, f"{layer}.{part}") for part in LOCAL)
+        y = attended(q, k, v, near, at)
+        asked = np.flatnonzero(far.any(0))
+        if len(asked):
+            q, k, v = (heads(x, f"{layer}.{part}") for part in GLOBAL)
+            flags = far[:, None, asked, None]
+            y[:, :, asked] = np.where(flags, attended(q, k, v, all_live, asked), y[:, :, asked])
+        return y.transpose(0, 2, 1, 3).reshape(batch, length, -1)
+
+    x = weights["embeddings.word_embeddings.weight"].astype(np.float64)[ids]
+    x = norm(x + weights["embeddings.position_embeddings.weight"][:length], "embeddings.LayerNorm")
+    for i in range(config.layers):
+        layer = f"encoder.layer.{i}"
+        y = linear(attention(x, f"{layer}.attention.self"), f"{layer}.attention.output.dense")
+        x = norm(x + y, f"{layer}.attention.output.LayerNorm")
+        y = linear(x, f"{layer}.intermediate.dense")
+        y = linear(y * (0.5 + 0.5 * _erf(y / math.sqrt(2.0))), f"{layer}.output.dense")
+        x = norm(x + y, f"{layer}.output.LayerNorm")
+    return x

@@ -19,6 +19,7 @@ from models.attention import (
     draw_layer,
     draw_step,
 )
+from models.longformer import LongformerConfig, draw_long_tokens, draw_longformer, longformer
 from models.modern_bert import ModernBertConfig, draw_tokens, draw_weights, modern_bert
 from models.pair_masks import Everything, Feeds, Window
 from pitc.ir import target as targets
@@ -86,4 +87,18 @@ def test_modern_bert() -> None:
         feeds = draw_tokens(config, rng, batch, length)
         if batch > 1:
             feeds["attention_mask"][0, length // 2 :] = 0
+        pair.check(feeds)
+
+
+def test_longformer() -> None:
+    """Local rows, and the rows of global tokens, which few or no token is."""
+    config = LongformerConfig(2, Window(9, globals=2), 32, 4, 64, 50, 256)
+    rng = np.random.default_rng(0)
+    pair = Pair(longformer(config, draw_longformer(config, rng)))
+    for length, batch in product(LENGTHS, (1, 3)):
+        feeds = draw_long_tokens(config, rng, batch, length)
+        if batch > 1:
+            feeds["attention_mask"][0, length // 2 + 1 :] = 0
+            feeds["global_attention_mask"][1, length // 2] = 1
+            feeds["global_attention_mask"][2] = 0
         pair.check(feeds)

@@ -32,6 +32,7 @@ from models.attention import StepConfig
 from models.attention_reference import seen_by
 from models.block_masks import Bars, Blocks, Given
 from models.graph import Array
+from models.longformer import LongformerConfig
 from models.modern_bert import ModernBertConfig
 from models.pair_masks import Causal, Documents, Everything, PairMask, Window
 
@@ -47,6 +48,9 @@ MASKS: dict[str, PairMask] = {
 }
 STEP = StepCase("step", StepConfig(16, 6, 2, 16), 40)
 LAYERS = LayersCase("layers", ModernBertConfig((Everything(), Window(9)), 32, 4, 24, 50), 20)
+
+LONG_CONFIG = LongformerConfig(2, Window(9, globals=2), 32, 4, 64, 50, 64)
+LONG = LayersCase("long", LONG_CONFIG, 40)
 
 
 def small(name: str) -> AttentionCase:
@@ -65,7 +69,7 @@ def contender(name: str) -> Contender:
 def test_cases_are_those_that_were_set() -> None:
     """A row for each workload, with its targets."""
     found = {case.name: case.targets for case in ATTENTION_CASES}
-    assert len(found) == len(ATTENTION_CASES) == 15
+    assert len(found) == len(ATTENTION_CASES) == 16
     limit = 1.7
     assert found["attention-2048-window-257-global-16"] == Targets(8.0, 5.5, 1.9, limit)
     assert found["attention-4096-window-513-global-16"] == Targets(9.0, 6.5, 1.9, limit)
@@ -76,6 +80,7 @@ def test_cases_are_those_that_were_set() -> None:
     assert found["attention-4096-causal"] == Targets(2.5, 1.25, None, limit)
     assert found["attention-512-full"] == Targets(1.1, 1.0, None, limit)
     assert found["modern-bert-4096"] == Targets(2.5, 1.7)
+    assert found["longformer-4096"] == Targets(4.0, 2.5)
     assert found["attention-step-4095"] == Targets(5.0, 2.3)
     assert [case.most_bytes for case in MEMORY_CASES] == [64 << 20] * 2
     assert set(ATTENTION_CASES) | set(MEMORY_CASES) <= set(CASES)
@@ -111,6 +116,11 @@ def test_costs() -> None:
     weights = 2 * (4 * 32 * 32 + 3 * 32 * 24)
     assert (layers.flops, layers.read_bytes) == (4 * 8 * 4 * 500 + 2 * 20 * weights, 4 * weights)
     assert pairs_of(LAYERS, attention_feeds(LAYERS)) == (400 + 20 * 9 - 2 * 10, 800)
+    long = attention_cost(LONG, 0)
+    assert long.flops == 2 * 40 * 2 * (6 * 32 * 32 + 2 * 32 * 64)
+    seen = np.abs(np.subtract.outer(np.arange(40), np.arange(40))) <= 4
+    seen[:2] = seen[:, :2] = True
+    assert pairs_of(LONG, attention_feeds(LONG)) == (2 * seen.sum(), 2 * 1600)
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -219,7 +229,7 @@ def test_who_competes(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pitc.errors.SuggestionWarning")
-@pytest.mark.parametrize("case", [small("window"), STEP, LAYERS])
+@pytest.mark.parametrize("case", [small("window"), STEP, LAYERS, LONG])
 def test_every_kind_is_run(case: TimedAttention, tmp_path: Path) -> None:
     """The engines that are always there; answers are compared with float64."""
     table_of = [c for c in CONTENDERS[type(case)] if c.package in ("onnxruntime", "pitc")]

@@ -24,16 +24,19 @@ from models.attention_reference import (
     attended,
     attention_reference,
     live_pairs,
+    longformer_reference,
     modern_bert_reference,
     seen_by,
 )
 from models.block_masks import Bars, Blocks
 from models.graph import Array
+from models.longformer import LongformerConfig, draw_long_tokens, draw_longformer, longformer
 from models.modern_bert import ModernBertConfig, draw_tokens, draw_weights, modern_bert
 from models.pair_masks import Causal, Documents, Everything, Feeds, Window, pieces
 from tests.attention_masks import LENGTHS, MASKS, lengths
 
 MOST = 1e-6  # norm-wise
+LONG = LongformerConfig(2, Window(9, globals=2), 32, 4, 64, 50, 256)
 TINY = ModernBertConfig((Everything(), Window(9), Window(9)), 32, 4, 24, 50)
 
 
@@ -158,6 +161,34 @@ def test_modern_bert() -> None:
             feeds["attention_mask"][0, length // 2 + 1 :] = 0
         want = modern_bert_reference(TINY, weights, feeds)
         assert error(run(feeds), want) < MOST, (batch, length)
+
+
+def test_longformer() -> None:
+    """Each sequence has global tokens of its own, or none; padding is hidden."""
+    rng = np.random.default_rng(0)
+    weights = draw_longformer(LONG, rng)
+    run = session_of(longformer(LONG, weights))
+    for length, batch in product(LENGTHS, (1, 3)):
+        feeds = draw_long_tokens(LONG, rng, batch, length)
+        assert feeds["global_attention_mask"].sum() == batch * min(length, 2)
+        if batch > 1:
+            feeds["attention_mask"][0, length // 2 + 1 :] = 0
+            feeds["global_attention_mask"][1, length // 2] = 1
+            feeds["global_attention_mask"][2] = 0
+        want = longformer_reference(LONG, weights, feeds)
+        assert error(run(feeds), want) < MOST, (batch, length)
+
+
+def test_what_a_longformer_sees() -> None:
+    """Far keys change a row where they or it are global, and only there."""
+    rng = np.random.default_rng(0)
+    config = LongformerConfig(1, Window(9, globals=1), 32, 4, 64, 50, 256)
+    run = session_of(longformer(config, draw_longformer(config, rng)))
+    feeds = draw_long_tokens(config, rng, 1, 100)
+    before = run(feeds)
+    feeds["input_ids"][0, 60] = feeds["input_ids"][0, 60] % 49 + 1
+    moved = np.flatnonzero(np.abs(run(feeds) - before).max(-1)[0])
+    assert moved.tolist() == [0, *range(56, 65)]
 
 
 def test_sizes_of_modern_bert() -> None:
