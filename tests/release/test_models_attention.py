@@ -31,13 +31,19 @@ from models.attention_reference import (
 from models.block_masks import Bars, Blocks
 from models.graph import Array
 from models.longformer import LongformerConfig, draw_long_tokens, draw_longformer, longformer
-from models.modern_bert import ModernBertConfig, draw_tokens, draw_weights, modern_bert
-from models.pair_masks import Causal, Documents, Everything, Feeds, Window, pieces
-from tests.attention_masks import LENGTHS, MASKS, lengths
+from models.modern_bert import ModernBertConfig, draw_weights, modern_bert
+from models.pair_masks import Causal, Documents, Feeds, Window, pieces
+from tests.attention_masks import (
+    LENGTHS,
+    LONG,
+    MASKS,
+    TINY,
+    bert_tokens,
+    lengths,
+    long_tokens,
+)
 
 MOST = 1e-6  # norm-wise
-LONG = LongformerConfig(2, Window(9, globals=2), 32, 4, 64, 50, 256)
-TINY = ModernBertConfig((Everything(), Window(9), Window(9)), 32, 4, 24, 50)
 
 
 def session_of(model: onnx.ModelProto) -> Callable[[Feeds], Array]:
@@ -155,12 +161,8 @@ def test_modern_bert() -> None:
     rng = np.random.default_rng(0)
     weights = draw_weights(TINY, rng)
     run = session_of(modern_bert(TINY, weights))
-    for length, batch in product(LENGTHS, (1, 3)):
-        feeds = draw_tokens(TINY, rng, batch, length)
-        if batch > 1:
-            feeds["attention_mask"][0, length // 2 + 1 :] = 0
-        want = modern_bert_reference(TINY, weights, feeds)
-        assert error(run(feeds), want) < MOST, (batch, length)
+    for feeds in bert_tokens(rng):
+        assert error(run(feeds), modern_bert_reference(TINY, weights, feeds)) < MOST
 
 
 def test_longformer() -> None:
@@ -168,15 +170,8 @@ def test_longformer() -> None:
     rng = np.random.default_rng(0)
     weights = draw_longformer(LONG, rng)
     run = session_of(longformer(LONG, weights))
-    for length, batch in product(LENGTHS, (1, 3)):
-        feeds = draw_long_tokens(LONG, rng, batch, length)
-        assert feeds["global_attention_mask"].sum() == batch * min(length, 2)
-        if batch > 1:
-            feeds["attention_mask"][0, length // 2 + 1 :] = 0
-            feeds["global_attention_mask"][1, length // 2] = 1
-            feeds["global_attention_mask"][2] = 0
-        want = longformer_reference(LONG, weights, feeds)
-        assert error(run(feeds), want) < MOST, (batch, length)
+    for feeds in long_tokens(rng):
+        assert error(run(feeds), longformer_reference(LONG, weights, feeds)) < MOST
 
 
 def test_what_a_longformer_sees() -> None:
