@@ -213,6 +213,7 @@ SECOND_THREAD = frozenset(
         *("spmm-2048-1x1-95", "spmm-2048-32x32-95"),
     }
 )
+ATTENTION_THREADS = frozenset({"attention-4096-window-513-global-16", "attention-2048-causal"})
 # Results of few bits move with the order of sums, and dynamic ones with what shares a scale: ONNX
 # Runtime's own differ by some percent between a batch and its sequences one by one.
 FEW_BITS_TOLERANCE = 0.1
@@ -259,6 +260,7 @@ CASES: tuple[Case, ...] = (
     FootprintCase(BERT_32),
     *(ThreadsCase(case) for case in TIMED_CASES if case.name in SECOND_THREAD),
     ThreadsCase(MASKED_128),
+    *(ThreadsCase(case, 1.85) for case in ATTENTION_CASES if case.name in ATTENTION_THREADS),
     TallCase("transformer", padding="attention_mask"),
     *(TallCase(kind) for kind in TALL if kind != "transformer"),
     *MEMORY_CASES,
