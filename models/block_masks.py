@@ -27,7 +27,7 @@ class Bars:
         """Part of a case's name."""
         return f"bars-{self.mean}"
 
-    def graph(self, g: GraphBuilder, at: Places) -> str | None:
+    def graph(self, g: GraphBuilder, at: Places) -> str:
         """A distance of bars compared with each number, or-ed, and the order."""
         bar = g.input("bar", np.int64, ("batch", "sequence"))
         summary = g.input("summary", np.bool_, ("batch", "sequence"))
@@ -76,7 +76,7 @@ class Blocks:
         form = "-lookup" if self.lookup else ""
         return f"blocks-{self.size}-{round(100 * self.live)}{form}"
 
-    def graph(self, g: GraphBuilder, at: Places) -> str | None:
+    def graph(self, g: GraphBuilder, at: Places) -> str:
         """Two Gathers, or Unsqueeze, Expand and Reshape."""
         blocks = g.input("blocks", np.bool_, ("batch", 1, "blocks", "blocks"))
         if self.lookup:
@@ -120,7 +120,7 @@ class Given:
         """Part of a case's name."""
         return f"given-{round(100 * self.live)}"
 
-    def graph(self, g: GraphBuilder, at: Places) -> str | None:
+    def graph(self, g: GraphBuilder, at: Places) -> str:
         """The input as it is."""
         return g.input("mask", np.bool_, ("batch", 1, "sequence", "sequence"))
 

@@ -97,7 +97,7 @@ class Causal:
         """Part of a case's name."""
         return "causal" if self.window is None else f"causal-window-{self.window}"
 
-    def graph(self, g: GraphBuilder, at: Places) -> str | None:
+    def graph(self, g: GraphBuilder, at: Places) -> str:
         """A test of positions, or two as sliding-window decoders write them."""
         if self.window is None:
             return g.op("GreaterOrEqual", at.queries, at.keys)
@@ -134,7 +134,7 @@ class Window:
         """Part of a case's name."""
         return f"window-{self.width}" + (f"-global-{self.globals}" if self.globals else "")
 
-    def graph(self, g: GraphBuilder, at: Places) -> str | None:
+    def graph(self, g: GraphBuilder, at: Places) -> str:
         """The distance compared, or-ed with the flags of keys and of queries."""
         distance = g.op("Abs", g.op("Sub", at.queries, at.keys))
         near = g.op("LessOrEqual", distance, g.const(self.width // 2, np.int64))
@@ -187,7 +187,7 @@ class Documents:
         """Part of a case's name."""
         return f"documents-{self.mean}"
 
-    def graph(self, g: GraphBuilder, at: Places) -> str | None:
+    def graph(self, g: GraphBuilder, at: Places) -> str:
         """Segment numbers compared, and the order."""
         segments = g.input("segments", np.int64, ("batch", "sequence"))
         query, key = (g.op("Unsqueeze", segments, g.ints(1, axis)) for axis in (3, 2))
