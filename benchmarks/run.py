@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.attention_cases import TimedAttention
 from benchmarks.cases import (
     FEW_BITS_TOLERANCE,
     Case,
@@ -140,7 +141,9 @@ def time_case(
     work = {name: _on_all(loaded[name].run, workload, calls[name]) for name in right}
     parts = {name: x.shared for name, x in loaded.items() if name in right and x.shared}
     rounds_s = interleave(
-        work | {_once(name): x.once for name, x in parts.items()}, rounds, warm_up=0
+        work | {_once(name): x.once for name, x in parts.items()},
+        rounds,
+        warm_up=int(isinstance(case, TimedAttention)),
     )
     taken = {name: [t / calls[name] for t in rounds_s[name]] for name in right}
     for name, part in parts.items():

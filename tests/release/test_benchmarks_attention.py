@@ -279,6 +279,7 @@ def test_what_is_done_once_counts_its_part(tmp_path: Path, monkeypatch: pytest.M
         return slow
 
     def interleave(work: dict[str, Any], rounds: int, warm_up: int) -> dict[str, list[float]]:
+        assert warm_up == 1
         for call in work.values():
             call()
         seconds = {"ort": 4.0, "flex": 2.0, "flex, once": 36.0, "hand": 1.0}
