@@ -3,6 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from benchmarks.attention_cases import (
+    ATTENTION_CASES,
+    MEMORY_CASES,
+    AttentionMemoryCase,
+    TimedAttention,
+    shorter,
+)
 from benchmarks.sparse_cases import (
     BLOCK_CASES,
     GRADIENT_CASES,
@@ -167,7 +174,7 @@ class FootprintCase:
 
 
 PaddedCase = EncoderCase | CachedCase | TextCase
-TimedCase = PaddedCase | SparseCase
+TimedCase = PaddedCase | SparseCase | TimedAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +197,15 @@ class ThreadsCase:
         return f"threads-{self.batch.name}"
 
 
-Case = TimedCase | CompileCase | TallCase | FootprintCase | ThreadsCase | WorstCase
+Case = (
+    TimedCase
+    | AttentionMemoryCase
+    | CompileCase
+    | TallCase
+    | FootprintCase
+    | ThreadsCase
+    | WorstCase
+)
 
 SECOND_THREAD = frozenset(
     {
@@ -198,6 +213,7 @@ SECOND_THREAD = frozenset(
         *("spmm-2048-1x1-95", "spmm-2048-32x32-95"),
     }
 )
+ATTENTION_THREADS = frozenset({"attention-4096-window-513-global-16", "attention-2048-causal"})
 # Results of few bits move with the order of sums, and dynamic ones with what shares a scale: ONNX
 # Runtime's own differ by some percent between a batch and its sequences one by one.
 FEW_BITS_TOLERANCE = 0.1
@@ -236,6 +252,7 @@ TIMED_CASES: tuple[TimedCase, ...] = (
     *PRODUCT_CASES,
     *GRADIENT_CASES,
     *BLOCK_CASES,
+    *ATTENTION_CASES,
 )
 CASES: tuple[Case, ...] = (
     *TIMED_CASES,
@@ -243,8 +260,10 @@ CASES: tuple[Case, ...] = (
     FootprintCase(BERT_32),
     *(ThreadsCase(case) for case in TIMED_CASES if case.name in SECOND_THREAD),
     ThreadsCase(MASKED_128),
+    *(ThreadsCase(case, 1.85) for case in ATTENTION_CASES if case.name in ATTENTION_THREADS),
     TallCase("transformer", padding="attention_mask"),
     *(TallCase(kind) for kind in TALL if kind != "transformer"),
+    *MEMORY_CASES,
     *WORST_CASES,
 )
 
@@ -255,11 +274,13 @@ def source(case: Case) -> object:
 
 
 def shortened(case: Case, layers: int) -> Case:
-    """The case with fewer layers where its model has layers, for development."""
+    """The case with fewer layers, or a short sequence of attention, for development."""
     if isinstance(case, TallCase):
         return replace(case, sizes=case.sizes[:1])
     if isinstance(case, TextCase):
         return replace(case, layers=layers)
+    if isinstance(case, TimedAttention | AttentionMemoryCase):
+        return shorter(case, layers)
     if isinstance(case, FootprintCase | ThreadsCase):
         return replace(case, batch=shortened(case.batch, layers))
     if isinstance(case, EncoderCase | CompileCase | BlocksCase):

@@ -9,12 +9,16 @@ peers, in their favour.
 import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks import attention_operators as operators
+from benchmarks import attention_peers as attention
 from benchmarks import peers
+from benchmarks.attention_cases import AttentionCase, LayersCase, StepCase
 from benchmarks.cases import CachedCase, EncoderCase, TextCase
 from benchmarks.sparse_cases import (
     BlocksCase,
@@ -24,6 +28,8 @@ from benchmarks.sparse_cases import (
     ProductCase,
 )
 from benchmarks.workload import MASK, Feeds, Infer, Workload
+from models.block_masks import Bars, Blocks, Given
+from models.pair_masks import Causal, Documents, Window
 from pitc.measure.bench import compiled_by_openvino, session_options
 
 Rows = npt.NDArray[np.intp]
@@ -95,6 +101,10 @@ def openvino(workload: Workload) -> Infer:
     return lambda feeds: request.infer(feeds)[0]
 
 
+def _always(_: Workload) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Contender:
     """One way to run a batch.
@@ -106,6 +116,8 @@ class Contender:
         package: The package that must be importable.
         zeros: Share of run-time zeros from which it competes; with fewer it is known to lose by
             far, and would take most of the time of a run.
+        says: Whether it can say what a workload asks for.
+        by_hand: It is written for one kind of case, and no library.
     """
 
     name: str
@@ -113,6 +125,12 @@ class Contender:
     split: Split
     package: str
     zeros: float = 0.0
+    says: Callable[[Workload], bool] = _always
+    by_hand: bool = False
+
+    def competes(self, workload: Workload) -> bool:
+        """Whether it is to be timed."""
+        return self.available and workload.zeros >= self.zeros and self.says(workload)
 
     @property
     def available(self) -> bool:
@@ -165,6 +183,49 @@ GRADIENTS: tuple[Contender, ...] = (
     Contender("gather", peers.gather_gradient, whole, "onnxruntime", HALF),
 )
 
+#: Blocks of flex_attention, and queries of a chunk by hand: the best of each counts.
+FLEX_BLOCKS, CHUNKS = (32, 64, 128), (128, 256)
+_NOT_FULL = attention.masked_by(Causal, Window, Documents, Bars, Blocks, Given)
+ATTENTION: tuple[Contender, ...] = (
+    *DENSE,
+    Contender(
+        *("openvino-sdpa", attention.openvino_sdpa, whole, "openvino"), says=attention.is_attention
+    ),
+    Contender("torch-sdpa", attention.torch_sdpa, whole, "torch", says=attention.is_attention),
+    Contender("torch-causal", attention.torch_causal, whole, "torch", says=attention.is_causal),
+    *(
+        Contender(
+            *(f"flex-{size}", partial(attention.torch_flex, size), whole, "torch"), says=_NOT_FULL
+        )
+        for size in FLEX_BLOCKS
+    ),
+    Contender(
+        *("ort-mha", operators.multi_head, whole, "onnxruntime"), says=operators.says_multi_head
+    ),
+    Contender(
+        *("ort-gqa", operators.group_query, whole, "onnxruntime"), says=operators.says_group_query
+    ),
+    Contender("torch-step", attention.torch_step, whole, "torch", says=attention.is_step),
+    Contender(
+        *("hand-cut", attention.torch_step_cut, whole, "torch"),
+        says=attention.is_step,
+        by_hand=True,
+    ),
+    *(
+        Contender(
+            *(f"hand-chunks-{size}", partial(attention.torch_chunks, size), whole, "torch"),
+            says=attention.is_window,
+            by_hand=True,
+        )
+        for size in CHUNKS
+    ),
+    Contender(
+        *("hand-documents", attention.torch_documents, whole, "torch"),
+        says=attention.masked_by(Documents),
+        by_hand=True,
+    ),
+)
+
 #: Kind of case -> who competes; the first is the reference.
 CONTENDERS: dict[type, tuple[Contender, ...]] = {
     EncoderCase: PADDED,
@@ -175,6 +236,9 @@ CONTENDERS: dict[type, tuple[Contender, ...]] = {
     MaskedCase: MASKED,
     GradientCase: GRADIENTS,
     ImageCase: DENSE,
+    AttentionCase: ATTENTION,
+    StepCase: ATTENTION,
+    LayersCase: DENSE,
 }
 
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from benchmarks.attention_cases import AttentionMemoryCase
+from benchmarks.attention_memory import measure_memory
 from benchmarks.cases import (
     CASES,
     Case,
@@ -24,7 +26,7 @@ from benchmarks.compiling import time_compile, time_tall
 from benchmarks.contenders import CONTENDERS, OURS
 from benchmarks.footprint import measure_footprint
 from benchmarks.machine import machine_facts, measure_limits
-from benchmarks.report import RESULTS, save, table
+from benchmarks.report import RESULTS, save, table, with_verdicts
 from benchmarks.run import SCHEMA, Say, describe, time_case, tolerance_of
 from benchmarks.threads import measure_threads
 from benchmarks.workload import Shared
@@ -70,6 +72,8 @@ def run_case(
         return measure_footprint(case, rounds, cores, say)
     if isinstance(case, WorstCase):
         return _worst(case, rounds, cores, say)
+    if isinstance(case, AttentionMemoryCase):
+        return measure_memory(case, cores, say)
     if isinstance(case, ThreadsCase):
         return measure_threads(case, rounds, cores, say)
     table = CONTENDERS[type(case)]
@@ -116,8 +120,9 @@ def run_cases(
                 for case in group:
                     measured = run_case(case, rounds, names, limits, cores, say, shared)
                     head = {"schema": SCHEMA, "case": describe(case), "machine": facts}
-                    console.print(table(head | measured))
-                    yield head | measured
+                    result = with_verdicts(head | measured)
+                    console.print(table(result))
+                    yield result
 
 
 def wrong(result: dict[str, Any]) -> bool:

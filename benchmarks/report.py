@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+
+from benchmarks.contenders import OURS
 
 RESULTS = Path(__file__).with_name("results")
 SWEEPS = ("spmm", "ffn")  # families of cases with zeros
@@ -15,6 +17,7 @@ FOLDERS = (
     "compile-time",
     "threads",
     "worst-case",
+    "attention",
 )  # families whose results have a folder of their own
 WORST_HEADINGS = (
     *("size", "pattern", "padding", "packed", "ms", "time", "interval", "peak MB", "memory"),
@@ -66,34 +69,65 @@ class Verdict:
         over: The contender that the gain is over.
         gain: Median of the rounds' ratios; None: pitc's or the contender's answer is wrong.
         target: What was to be reached, or None.
+        most: The gain is a time, as a multiple, and may be at most the target.
     """
 
     over: str
     gain: float | None
     target: float | None
+    most: bool = False
 
     @property
     def met(self) -> bool:
         """Whether the target is reached, as far as there is one."""
-        return self.target is None or (self.gain is not None and self.gain >= self.target)
+        if self.target is None or self.gain is None:
+            return self.target is None
+        return self.gain <= self.target if self.most else self.gain >= self.target
 
 
-def verdicts(result: dict[str, Any]) -> tuple[Verdict, Verdict]:
-    """The gains over the reference and over the best peer, beside their targets."""
+def verdicts(result: dict[str, Any]) -> tuple[Verdict, ...]:
+    """The gains over the reference and over the best peer, beside their targets; where a target is
+    set also over what is written by hand, and the time over the limit of the core.
+    """
     targets, speedup = result["case"].get("targets", {}), result.get("speedup", {})
     base, best = result["contenders"][0]["name"], result["best_peer"]
-    return (
+    found = [
         Verdict(base, speedup.get(base), targets.get("base")),
         Verdict(best, speedup.get(best), targets.get("peer")),
-    )
+    ]
+    if targets.get("hand") is not None:
+        hand = result.get("best_by_hand")
+        found.append(Verdict(hand or "by hand", speedup.get(hand), targets["hand"]))
+    if targets.get("limit") is not None:
+        found.append(Verdict(LIMIT, over_limit(result), targets["limit"], most=True))
+    return tuple(found)
+
+
+LIMIT = "limit of the core"
+
+
+def over_limit(result: dict[str, Any]) -> float | None:
+    """Pitc's time over what the useful work needs on the core, where both are known."""
+    limit = result.get("limit_ms")
+    ours = next((row["ms"] for row in result["contenders"] if row["name"] == OURS), None)
+    return ours / limit if limit and ours is not None else None
+
+
+def with_verdicts(result: dict[str, Any]) -> dict[str, Any]:
+    """A result of attention with its targets, what was measured, and whether they are met."""
+    if result["case"]["family"] != "attention" or "contenders" not in result:
+        return result
+    told = [asdict(v) | {"met": v.met} for v in verdicts(result)]
+    return result | {"over_limit": over_limit(result), "verdicts": told}
 
 
 def _caption(result: dict[str, Any]) -> Iterator[str]:
     yield "one thread, CPU time; gain: median of the rounds' ratios; * best peer"
-    for verdict, kind in zip(verdicts(result), ("", ", the best peer"), strict=True):
+    for verdict, kind in zip(verdicts(result), ("", ", the best peer", "", ""), strict=False):
         if verdict.target is not None:
             word = "met" if verdict.met else "short"
-            yield f"target over {verdict.over}{kind}: {verdict.target:.2f}x, {word}"
+            over = "at most, over the" if verdict.most else "over"
+            yield f"target {over} {verdict.over}{kind}: {verdict.target:.2f}x, {word}"
 
 
 def batch_table(result: dict[str, Any]) -> Table:
@@ -120,7 +154,7 @@ def batch_table(result: dict[str, Any]) -> Table:
             f"{error:.1e}" if error is not None else "not finite",
         )
     if limit:
-        table.add_row("limit of the core", _number(limit, digits), "-", "1.00", "-")
+        table.add_row(LIMIT, _number(limit, digits), "-", "1.00", "-")
     return table
 
 
@@ -194,8 +228,25 @@ def worst_table(result: dict[str, Any]) -> Table:
     return table
 
 
+def memory_table(result: dict[str, Any]) -> Table:
+    """The table of a call of a long sequence."""
+    case, found = result["case"], result["memory"]
+    caption = found["failed"] or f"error of some rows: {found['error']:.1e}"
+    table = Table(title=case["name"], caption=caption)
+    for heading in ("", "MiB beyond inputs and output"):
+        table.add_column(heading, justify="right" if heading else "left")
+    met = "met" if found["met"] else "short"
+    peak = found["peak_bytes"]
+    table.add_row("pitc", _number(None if peak is None else peak / 2**20))
+    table.add_row(f"target, {met}", _number(case["most_bytes"] / 2**20))
+    table.add_row("dense scores alone", _number(found["dense_bytes"] / 2**20))
+    return table
+
+
 def table(result: dict[str, Any]) -> Table:
     """The table of a result."""
+    if "memory" in result:
+        return memory_table(result)
     if "worst" in result:
         return worst_table(result)
     if "footprint" in result:

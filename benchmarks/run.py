@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.attention_cases import TimedAttention
 from benchmarks.cases import (
     FEW_BITS_TOLERANCE,
     Case,
@@ -19,7 +20,7 @@ from benchmarks.cases import (
 )
 from benchmarks.contenders import OURS, Contender, Run, live_rows, relative_error
 from benchmarks.sparse_cases import SparseCase
-from benchmarks.workload import Shared, Workload, make_workload
+from benchmarks.workload import Amortised, Shared, Workload, make_workload
 from benchmarks.worst_cases import WorstCase
 from pitc.measure.timing import interleave, ratio
 
@@ -42,11 +43,13 @@ class Loaded:
         run: Runs one batch.
         answers: One per entry of the batches, live rows only.
         seconds: CPU time of the first call, which may be longer than that of others.
+        shared: What it does once for some calls, of which each counts its part; None: nothing.
     """
 
     run: Run
     answers: list[npt.NDArray[Any]]
     seconds: float
+    shared: Amortised | None = None
 
 
 def _load(
@@ -57,7 +60,8 @@ def _load(
     try:
         if contender.engine not in shared.engines:
             shared.engines[contender.engine] = contender.engine(workload)
-        run = contender.over(shared.engines[contender.engine])
+        infer = shared.engines[contender.engine]
+        run = contender.over(infer)
         start = time.process_time()
         answers = [x for feeds in workload.batches for x in live_rows(run(feeds), feeds)]
     except Exception as error:
@@ -66,7 +70,8 @@ def _load(
         say(f"{contender.name}: left out, it failed: {' '.join(str(error).split())[:200]}")
         return None
     seconds = time.process_time() - start
-    return Loaded(run, [np.array(x) for x in answers], seconds)  # some engines reuse a buffer
+    parts = infer if isinstance(infer, Amortised) else None
+    return Loaded(run, [np.array(x) for x in answers], seconds, parts)  # buffers are reused
 
 
 def _on_all(run: Run, workload: Workload, calls: int = 1) -> Callable[[], None]:
@@ -86,6 +91,11 @@ def _calls(loaded: Loaded, workload: Workload) -> int:
     _on_all(loaded.run, workload)()
     once = max(time.process_time() - start, 1e-6)
     return max(1, min(round(ROUND_SECONDS / once), MOST_CALLS))
+
+
+def _once(name: str) -> str:
+    """The name of what a contender does once for some calls."""
+    return f"{name}, once"
 
 
 def tolerance_of(case: Mapping[str, Any]) -> float:
@@ -117,11 +127,11 @@ def time_case(
     """
     say(f"{case.name}: build the model")
     workload = make_workload(case, shared.folder)
-    present = [c for c in contenders if c.available and workload.zeros >= c.zeros]
+    present = [c for c in contenders if c.competes(workload)]
     needed = (present[0].name, OURS)
     loads = ((c.name, _load(c, workload, shared, c.name in needed, say)) for c in present)
     loaded = {name: x for name, x in loads if x is not None}
-    want = loaded[present[0].name].answers
+    want = loaded[present[0].name].answers if workload.exact is None else list(workload.exact)
     errors = {name: relative_error(x.answers, want) for name, x in loaded.items()}
     few_bits = isinstance(case, EncoderCase) and case.bits
     limit = FEW_BITS_TOLERANCE if few_bits else tolerance_of(asdict(case))
@@ -129,8 +139,16 @@ def time_case(
     calls = {name: _calls(loaded[name], workload) for name in right}
     say(f"{case.name}: {rounds} rounds of {', '.join(right)}")
     work = {name: _on_all(loaded[name].run, workload, calls[name]) for name in right}
-    rounds_s = interleave(work, rounds, warm_up=0)
-    taken = {name: [t / calls[name] for t in times] for name, times in rounds_s.items()}
+    parts = {name: x.shared for name, x in loaded.items() if name in right and x.shared}
+    rounds_s = interleave(
+        work | {_once(name): x.once for name, x in parts.items()},
+        rounds,
+        warm_up=int(isinstance(case, TimedAttention)),
+    )
+    taken = {name: [t / calls[name] for t in rounds_s[name]] for name in right}
+    for name, part in parts.items():
+        once = rounds_s[_once(name)]
+        taken[name] = [t + s / part.calls for t, s in zip(taken[name], once, strict=True)]
     per_batch = 1e3 / len(workload.batches)
     rows = [
         {
@@ -138,18 +156,33 @@ def time_case(
             "error": error if np.isfinite(error) else None,
             "ms": median(taken[name]) * per_batch if name in taken else None,
             "rounds_ms": [t * per_batch for t in taken.get(name, [])],
+            **_part(parts.get(name), rounds_s.get(_once(name), [])),
         }
         for name, error in errors.items()
     ]
     peers = [name for name in right if name != OURS]
     gains = {p: ratio(taken[p], taken[OURS]) for p in peers if OURS in taken}
-    return {
+
+    def best(names: Sequence[str]) -> str | None:
+        """Against which the gain is smallest."""
+        return min(names, key=lambda name: gains.get(name, median(taken[name])), default=None)
+
+    by_hand = [c.name for c in present if c.by_hand and c.name in peers]
+    found = {
         "workload": workload.facts(),
         "contenders": rows,
-        "best_peer": min(peers, key=lambda name: gains.get(name, median(taken[name]))),
+        "best_peer": best([name for name in peers if name not in by_hand]),
         "limit_ms": workload.limit_ms(limits),
         "speedup": gains,
     }
+    return found | ({"best_by_hand": best(by_hand)} if by_hand else {})
+
+
+def _part(part: Amortised | None, seconds: Sequence[float]) -> dict[str, Any]:
+    """What of a row's time is its part of what is done once for some calls."""
+    if part is None:
+        return {}
+    return {"once_ms": median(seconds) * 1e3, "once_calls": part.calls}
 
 
 def describe(case: Case) -> dict[str, Any]:

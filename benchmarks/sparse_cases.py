@@ -18,11 +18,15 @@ class Targets:
 
     Args:
         base: Gain over the model in ONNX Runtime.
-        peer: Gain over the best of all others.
+        peer: Gain over the best library, the model in ONNX Runtime among them.
+        hand: Gain over the best that is written by hand for this one kind of case.
+        limit: Most time over the limit of the core.
     """
 
     base: float | None = None
     peer: float | None = None
+    hand: float | None = None
+    limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from benchmarks.attention_cases import TimedAttention
+from benchmarks.attention_work import (
+    attention_answer,
+    attention_cost,
+    attention_feeds,
+    attention_model,
+    pairs_of,
+)
 from benchmarks.cases import (
     CachedCase,
     EncoderCase,
@@ -55,6 +63,9 @@ class Workload:
         dense: Least cost of all batches when nothing is skipped, where it is known.
         useful: The same of what is really there.
         zeros: Share of run-time zeros, measured; 0 where the sparsity is of another kind.
+        case: What it is made for, where peers are written for some cases alone.
+        exact: The exact answers for each entry of the batches, where they were computed; answers
+            are compared with those of ONNX Runtime otherwise.
     """
 
     model: Path
@@ -64,6 +75,8 @@ class Workload:
     dense: Cost | None
     useful: Cost | None
     zeros: float = 0.0
+    case: TimedCase | None = None
+    exact: tuple[Array, ...] | None = None
 
     def facts(self) -> dict[str, Any]:
         """The sparsity that is really there, and the work with and without it."""
@@ -82,6 +95,25 @@ class Workload:
         if not limits or self.useful is None:
             return None
         return self.useful.seconds(limits) * 1e3 / len(self.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class Amortised:
+    """What runs one call, beside what is done once for some layers.
+
+    Args:
+        infer: Runs one call.
+        once: What is done once.
+        calls: For how many calls.
+    """
+
+    infer: Infer
+    once: Callable[[], object]
+    calls: int
+
+    def __call__(self, feeds: Feeds) -> Array:
+        """Run one call, without what is done once."""
+        return self.infer(feeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +264,15 @@ def _blocks(case: BlocksCase, model: Path, rng: np.random.Generator) -> Workload
     return Workload(model, (feeds,), None, counts, dense, useful, zeros)
 
 
+def _attention(case: TimedAttention, model: Path) -> Workload:
+    feeds = attention_feeds(case)
+    live, pairs = pairs_of(case, feeds)
+    dense, useful = attention_cost(case, pairs), attention_cost(case, live)
+    counts = {"live_pairs": live, "live_share": live / max(pairs, 1)}
+    exact = tuple(attention_answer(case, feeds))
+    return Workload(model, (feeds,), None, counts, dense, useful, case=case, exact=exact)
+
+
 def make_workload(case: TimedCase, folder: Path) -> Workload:
     """Build the case's model into a folder, where it is not there yet, and draw its batches."""
     path = folder / "model.onnx"
@@ -239,6 +280,9 @@ def make_workload(case: TimedCase, folder: Path) -> Workload:
         if not path.exists():
             onnx.save(_build_sparse(case), path)
         return _sparse(case, path)
+    if isinstance(case, TimedAttention):
+        onnx.save(attention_model(case), path)
+        return _attention(case, path)
     if isinstance(case, TextCase):
         model = minilm.load(case.layers)
         onnx.save(model.graph(), path)

@@ -1,0 +1,169 @@
+"""Dense attention under a mask of pairs, as exporters write it, and its inputs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from models.graph import GraphBuilder
+from models.layers import SCORES
+from models.masks import FLOAT_MIN
+from models.pair_masks import Causal, Feeds, PairMask, places
+
+OPSET = 18
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionConfig:
+    """Attention of all tokens among themselves.
+
+    Args:
+        mask: Which keys a query sees.
+        heads: Heads, which share the mask.
+        size: Width of a head.
+    """
+
+    mask: PairMask
+    heads: int = 12
+    size: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class StepConfig:
+    """Attention of new tokens to a cache of keys and values, as decoders have it.
+
+    Args:
+        window: How many keys a query sees at most.
+        heads: Heads of queries.
+        groups: Heads of keys and values, each for as many heads of queries.
+        size: Width of a head.
+    """
+
+    window: int
+    heads: int = 32
+    groups: int = 8
+    size: int = 64
+
+    @property
+    def mask(self) -> Causal:
+        """Which keys a query sees."""
+        return Causal(self.window)
+
+
+def _attended(g: GraphBuilder, q: str, k: str, v: str, seen: str | None, size: int) -> str:
+    scores = SCORES["mul"](g, q, g.op("Transpose", k, perm=[0, 1, 3, 2]), size)
+    if seen is not None:
+        bias = g.op("Where", seen, g.const(0.0), g.const(FLOAT_MIN))
+        scores = g.op("Add", scores, bias)
+    return g.op("MatMul", g.op("Softmax", scores, axis=-1), v)
+
+
+def attention(config: AttentionConfig) -> onnx.ModelProto:
+    """Build attention of queries, keys and values that are inputs.
+
+    Args:
+        config: Mask and sizes.
+
+    Returns:
+        A checked model: `q`, `k`, `v` f32 [batch, heads, sequence, size] and the inputs of the mask
+        -> `y`, of the same shape.
+    """
+    g, shape = GraphBuilder("attention", OPSET), ("batch", config.heads, "sequence", config.size)
+    q, k, v = (g.input(name, np.float32, shape) for name in ("q", "k", "v"))
+    seen = config.mask.graph(g, places(g, g.size(q, 0), g.size(q, 2)))
+    g.output(_attended(g, q, k, v, seen, config.size), "y", np.float32, shape)
+    return g.model()
+
+
+def attention_layer(config: AttentionConfig, rng: np.random.Generator) -> onnx.ModelProto:
+    """Build the same between projections, as a layer of a model has it.
+
+    Args:
+        config: Mask and sizes.
+        rng: Source of the weights.
+
+    Returns:
+        A checked model: `x` f32 [batch, sequence, heads * size] and the inputs of the mask -> `y`,
+        like `x`.
+    """
+    g, width = GraphBuilder("attention_layer", OPSET), config.heads * config.size
+    x = g.input("x", np.float32, ("batch", "sequence", width))
+
+    def linear(name: str, rows: str) -> str:
+        weight = rng.normal(0, width**-0.5, (width, width)).astype(np.float32)
+        return g.op("MatMul", rows, g.weight(name, weight))
+
+    def heads(name: str) -> str:
+        apart = g.op("Reshape", linear(name, x), g.ints(0, 0, config.heads, config.size))
+        return g.op("Transpose", apart, perm=[0, 2, 1, 3])
+
+    q, k, v = map(heads, ("query", "key", "value"))
+    seen = config.mask.graph(g, places(g, g.size(x, 0), g.size(x, 1)))
+    y = g.op("Transpose", _attended(g, q, k, v, seen, config.size), perm=[0, 2, 1, 3])
+    y = linear("out", g.op("Reshape", y, g.ints(0, 0, width)))
+    g.output(y, "y", np.float32, ("batch", "sequence", width))
+    return g.model()
+
+
+def attention_step(config: StepConfig) -> onnx.ModelProto:
+    """Build attention behind a past, with grouped heads.
+
+    Args:
+        config: Window and sizes.
+
+    Returns:
+        A checked model: `q` f32 [batch, heads, sequence, size], `k` and `v` [batch, groups,
+        sequence, size], `past_key` and `past_value` [batch, groups, past, size] -> `y`, like `q`,
+        and the longer cache, `present_key` and `present_value`.
+    """
+    g, size = GraphBuilder("attention_step", OPSET), config.size
+    shape = ("batch", config.heads, "sequence", size)
+    q = g.input("q", np.float32, shape)
+    caches: dict[str, str] = {}
+    for name, part in (("k", "key"), ("v", "value")):
+        new = g.input(name, np.float32, ("batch", config.groups, "sequence", size))
+        past = g.input(f"past_{part}", np.float32, ("batch", config.groups, "past", size))
+        caches[part] = g.op("Concat", past, new, axis=2)
+    batch, total = g.size(q, 0), g.size(caches["key"], 2)
+    at = places(g, batch, total, g.size("past_key", 2))
+    each = config.heads // config.groups
+
+    def widened(cache: str) -> str:
+        """Each group for its heads, side by side."""
+        apart = g.op("Unsqueeze", cache, g.ints(2))
+        wide = g.op("Expand", apart, g.dims(batch, config.groups, each, total, size))
+        return g.op("Reshape", wide, g.dims(batch, config.heads, total, size))
+
+    keys, values = map(widened, caches.values())
+    y = _attended(g, q, keys, values, config.mask.graph(g, at), size)
+    g.output(y, "y", np.float32, shape)
+    for part, cache in caches.items():
+        shape = ("batch", config.groups, "past + sequence", size)
+        g.output(cache, f"present_{part}", np.float32, shape)
+    return g.model()
+
+
+def draw(config: AttentionConfig, rng: np.random.Generator, batch: int, length: int) -> Feeds:
+    """Random inputs of `attention`."""
+    shape = batch, config.heads, length, config.size
+    feeds = {name: rng.standard_normal(shape, np.float32) for name in ("q", "k", "v")}
+    return feeds | config.mask.draw(rng, batch, length)
+
+
+def draw_layer(config: AttentionConfig, rng: np.random.Generator, batch: int, length: int) -> Feeds:
+    """Random inputs of `attention_layer`."""
+    x = rng.standard_normal((batch, length, config.heads * config.size), np.float32)
+    return {"x": x, **config.mask.draw(rng, batch, length)}
+
+
+def draw_step(
+    config: StepConfig, rng: np.random.Generator, batch: int, length: int, past: int
+) -> Feeds:
+    """Random inputs of `attention_step`."""
+    sizes = {"q": (config.heads, length)}
+    sizes |= dict.fromkeys(("k", "v"), (config.groups, length))
+    sizes |= dict.fromkeys(("past_key", "past_value"), (config.groups, past))
+    return {
+        name: rng.standard_normal((batch, heads, rows, config.size), np.float32)
+        for name, (heads, rows) in sizes.items()
+    }
