@@ -53,7 +53,7 @@ except Exception as error:
     print(json.dumps({"failed": str(error).split(" Status Message")[0].split(" : ")[-1]}))
     sys.exit()
 peak = status("VmHWM") - before - y.nbytes
-np.save(answers, y[:, :, json.loads(rows)])
+np.save(answers, y[:, json.loads(rows)])
 print(json.dumps({"peak_bytes": peak}))
 """
 

@@ -45,7 +45,7 @@ def multi_head(workload: Workload) -> Infer:
     g, width = GraphBuilder("multi_head"), case.heads * case.config.size
     rows = ("batch", "sequence", width)
     given = [g.input(name, np.float32, rows) for name in ("q", "k", "v")]
-    fixed = {name: _joined(feeds[name]) for name in ("q", "k", "v")}
+    fixed = {name: feeds[name] for name in ("q", "k", "v")}
     causal = case.mask == Causal()
     if not causal and not isinstance(case.mask, Everything):
         shape = ("batch", 1, "sequence", "sequence")
@@ -59,8 +59,8 @@ def multi_head(workload: Workload) -> Infer:
         unidirectional=int(causal),
     )
     g.output(y, "y", np.float32, rows)
-    session, split = _session(g), _split(case.heads)
-    return lambda feeds: split(session.run(None, fixed)[0])
+    session = _session(g)
+    return lambda feeds: session.run(None, fixed)[0]
 
 
 def group_query(workload: Workload) -> Infer:
@@ -71,19 +71,20 @@ def group_query(workload: Workload) -> Infer:
     mask, config = case.config.mask, case.config
     if not isinstance(mask, Causal):
         raise TypeError(f"{mask} is not causal")
-    heads, groups = config.heads, feeds["k"].shape[1]
+    heads, apart = config.heads, isinstance(case, StepCase)
+    groups = case.config.groups if isinstance(case, StepCase) else heads
     g = GraphBuilder("group_query")
     size = config.size
     inputs = [
         g.input(name, np.float32, ("batch", "sequence", count * size))
         for name, count in (("q", heads), ("k", groups), ("v", groups))
     ]
-    fixed = {name: _joined(feeds[name]) for name in ("q", "k", "v")}
+    fixed = {name: _joined(feeds[name]) if apart else feeds[name] for name in ("q", "k", "v")}
     for name in ("past_key", "past_value"):
         inputs.append(g.input(name, np.float32, ("batch", groups, "past", size)))
         empty = np.empty((len(feeds["q"]), groups, 0, size), np.float32)
         fixed[name] = feeds.get(name, empty)
-    total = fixed["past_key"].shape[2] + feeds["q"].shape[2]
+    total = fixed["past_key"].shape[2] + fixed["q"].shape[1]
     inputs += [g.input("last", np.int32, ("batch",)), g.input("total", np.int32, ())]
     fixed |= {"last": np.array([total - 1], np.int32), "total": np.array(total, np.int32)}
     outputs = g.ops(
@@ -97,7 +98,8 @@ def group_query(workload: Workload) -> Infer:
     g.output(outputs[0], "y", np.float32, ("batch", "sequence", heads * size))
     for output, name in zip(outputs[1:], ("key", "value"), strict=True):
         g.output(output, f"present_{name}", np.float32, ("batch", groups, "total", size))
-    session, split = _session(g), _split(heads)
+    session = _session(g)
+    split = _split(heads) if apart else np.asarray
     return lambda feeds: split(session.run(None, fixed)[0])
 
 

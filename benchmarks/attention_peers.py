@@ -86,12 +86,20 @@ def openvino_sdpa(workload: Workload) -> Infer:
     from openvino import opset13
 
     case, mask = _case(workload), _mask(workload)
-    causal = case.mask == Causal()
-    shape = [1, case.heads, -1, case.config.size]
-    inputs = [opset13.parameter(shape, np.float32) for _ in "qkv"]
+    causal, size = case.mask == Causal(), case.config.size
+    inputs = [opset13.parameter([1, -1, case.heads * size], np.float32) for _ in "qkv"]
+    turned = np.array([0, 2, 1, 3])
+
+    def by_head(rows: Any) -> Any:
+        apart = opset13.reshape(rows, np.array([0, 0, case.heads, size]), special_zero=True)
+        return opset13.transpose(apart, turned)
+
+    heads = [by_head(rows) for rows in inputs]
     if mask is not None and not causal:
         inputs.append(opset13.parameter([1, 1, -1, -1], np.bool_))
-    y = opset13.scaled_dot_product_attention(*inputs, causal=causal)
+        heads.append(inputs[-1])
+    y = opset13.transpose(opset13.scaled_dot_product_attention(*heads, causal=causal), turned)
+    y = opset13.reshape(y, np.array([0, 0, case.heads * size]), special_zero=True)
     path = workload.model.with_name("sdpa.xml")
     model = openvino.Model([y], inputs)  # pyright: ignore[reportGeneralTypeIssues]
     openvino.save_model(model, path, compress_to_fp16=False)
@@ -115,9 +123,20 @@ def _torch() -> Any:
     return torch
 
 
-def _operands(torch: Any, feeds: Feeds) -> tuple[Any, Any, Any]:
-    q, k, v = (torch.from_numpy(feeds[name]) for name in ("q", "k", "v"))
-    return q, k, v
+def _operands(torch: Any, feeds: Feeds) -> list[Any]:
+    return [torch.from_numpy(feeds[name]) for name in ("q", "k", "v")]
+
+
+def _by_head(workload: Workload, attend: Callable[..., Any]) -> Infer:
+    """Attention of heads, which are views of rows, and rows again."""
+    torch, heads = _torch(), _case(workload).heads
+
+    def infer(feeds: Feeds) -> Array:
+        rows = _operands(torch, feeds)
+        y = attend(*(x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in rows))
+        return np.asarray(y.transpose(1, 2).flatten(2).numpy())
+
+    return infer
 
 
 def torch_sdpa(workload: Workload) -> Infer:
@@ -125,14 +144,14 @@ def torch_sdpa(workload: Workload) -> Infer:
     torch, mask = _torch(), _mask(workload)
     attend = torch.nn.functional.scaled_dot_product_attention
     given = None if mask is None else torch.from_numpy(mask)
-    return lambda feeds: attend(*_operands(torch, feeds), attn_mask=given).numpy()
+    return _by_head(workload, partial(attend, attn_mask=given))
 
 
 def torch_causal(workload: Workload) -> Infer:
     """scaled_dot_product_attention, told that it is causal."""
     torch = _torch()
     attend = torch.nn.functional.scaled_dot_product_attention
-    return lambda feeds: attend(*_operands(torch, feeds), is_causal=True).numpy()
+    return _by_head(workload, partial(attend, is_causal=True))
 
 
 def _flex_test(torch: Any, workload: Workload) -> Callable[[Any, Any, Any, Any], Any]:
@@ -174,11 +193,7 @@ def torch_flex(size: int, workload: Workload) -> Infer:
     make = torch.compile(flex.create_block_mask, dynamic=False)
     once = partial(make, test, 1, None, length, length, device="cpu", BLOCK_SIZE=size)
     mask = once()
-
-    def infer(feeds: Feeds) -> Array:
-        return np.asarray(attend(*_operands(torch, feeds), block_mask=mask).numpy())
-
-    return Amortised(infer, once, LAYERS)
+    return Amortised(_by_head(workload, partial(attend, block_mask=mask)), once, LAYERS)
 
 
 # --- torch by hand --------------------------------------------------------------------------------
@@ -207,8 +222,7 @@ def torch_chunks(size: int, workload: Workload) -> Infer:
         seen = np.concatenate([near, np.ones((end - start, flags.sum()), np.bool_)], 1)
         chunks.append((start, end, low, high, torch.from_numpy(seen[None, None])))
 
-    def infer(feeds: Feeds) -> Array:
-        q, k, v = _operands(torch, feeds)
+    def chunked(q: Any, k: Any, v: Any) -> Any:
         y = torch.empty_like(q)
         far_k, far_v = k[:, :, places], v[:, :, places]
         for start, end, low, high, seen in chunks:
@@ -219,9 +233,9 @@ def torch_chunks(size: int, workload: Workload) -> Infer:
             y[:, :, start:end] = attend(q[:, :, start:end], keys, values, attn_mask=seen)
         if len(places):
             y[:, :, places] = attend(q[:, :, places], k, v)
-        return np.asarray(y.numpy())
+        return y
 
-    return infer
+    return _by_head(workload, chunked)
 
 
 def torch_documents(workload: Workload) -> Infer:
@@ -229,16 +243,17 @@ def torch_documents(workload: Workload) -> Infer:
     torch = _torch()
     attend = torch.nn.functional.scaled_dot_product_attention
 
-    def infer(feeds: Feeds) -> Array:
-        q, k, v = _operands(torch, feeds)
-        starts = np.flatnonzero(np.diff(feeds["segments"][0], prepend=-1)).tolist()
+    (feeds,) = workload.batches
+    starts = np.flatnonzero(np.diff(feeds["segments"][0], prepend=-1)).tolist()
+
+    def by_document(q: Any, k: Any, v: Any) -> Any:
         y = torch.empty_like(q)
         for start, end in zip(starts, [*starts[1:], q.shape[2]], strict=True):
             rows = slice(start, end)
             y[:, :, rows] = attend(q[:, :, rows], k[:, :, rows], v[:, :, rows], is_causal=True)
-        return np.asarray(y.numpy())
+        return y
 
-    return infer
+    return _by_head(workload, by_document)
 
 
 def _torch_step(workload: Workload, cut: bool) -> Infer:

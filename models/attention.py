@@ -58,20 +58,34 @@ def _attended(g: GraphBuilder, q: str, k: str, v: str, seen: str | None, size: i
     return g.op("MatMul", g.op("Softmax", scores, axis=-1), v)
 
 
+def _by_head(g: GraphBuilder, rows: str, config: AttentionConfig) -> str:
+    """[batch, sequence, heads * size] -> [batch, heads, sequence, size]."""
+    apart = g.op("Reshape", rows, g.ints(0, 0, config.heads, config.size))
+    return g.op("Transpose", apart, perm=[0, 2, 1, 3])
+
+
+def _joined(g: GraphBuilder, y: str, width: int) -> str:
+    """Back."""
+    return g.op("Reshape", g.op("Transpose", y, perm=[0, 2, 1, 3]), g.ints(0, 0, width))
+
+
 def attention(config: AttentionConfig) -> onnx.ModelProto:
-    """Build attention of queries, keys and values that are inputs.
+    """Build attention of queries, keys and values that are inputs, rows as projections leave them.
 
     Args:
         config: Mask and sizes.
 
     Returns:
-        A checked model: `q`, `k`, `v` f32 [batch, heads, sequence, size] and the inputs of the mask
+        A checked model: `q`, `k`, `v` f32 [batch, sequence, heads * size] and what the mask takes
         -> `y`, of the same shape.
     """
-    g, shape = GraphBuilder("attention", OPSET), ("batch", config.heads, "sequence", config.size)
-    q, k, v = (g.input(name, np.float32, shape) for name in ("q", "k", "v"))
-    seen = config.mask.graph(g, places(g, g.size(q, 0), g.size(q, 2)))
-    g.output(_attended(g, q, k, v, seen, config.size), "y", np.float32, shape)
+    g, width = GraphBuilder("attention", OPSET), config.heads * config.size
+    shape = ("batch", "sequence", width)
+    rows = [g.input(name, np.float32, shape) for name in ("q", "k", "v")]
+    q, k, v = (_by_head(g, x, config) for x in rows)
+    seen = config.mask.graph(g, places(g, g.size(rows[0], 0), g.size(rows[0], 1)))
+    y = _attended(g, q, k, v, seen, config.size)
+    g.output(_joined(g, y, width), "y", np.float32, shape)
     return g.model()
 
 
@@ -93,14 +107,9 @@ def attention_layer(config: AttentionConfig, rng: np.random.Generator) -> onnx.M
         weight = rng.normal(0, width**-0.5, (width, width)).astype(np.float32)
         return g.op("MatMul", rows, g.weight(name, weight))
 
-    def heads(name: str) -> str:
-        apart = g.op("Reshape", linear(name, x), g.ints(0, 0, config.heads, config.size))
-        return g.op("Transpose", apart, perm=[0, 2, 1, 3])
-
-    q, k, v = map(heads, ("query", "key", "value"))
+    q, k, v = (_by_head(g, linear(name, x), config) for name in ("query", "key", "value"))
     seen = config.mask.graph(g, places(g, g.size(x, 0), g.size(x, 1)))
-    y = g.op("Transpose", _attended(g, q, k, v, seen, config.size), perm=[0, 2, 1, 3])
-    y = linear("out", g.op("Reshape", y, g.ints(0, 0, width)))
+    y = linear("out", _joined(g, _attended(g, q, k, v, seen, config.size), width))
     g.output(y, "y", np.float32, ("batch", "sequence", width))
     return g.model()
 
@@ -145,7 +154,7 @@ def attention_step(config: StepConfig) -> onnx.ModelProto:
 
 def draw(config: AttentionConfig, rng: np.random.Generator, batch: int, length: int) -> Feeds:
     """Random inputs of `attention`."""
-    shape = batch, config.heads, length, config.size
+    shape = batch, length, config.heads * config.size
     feeds = {name: rng.standard_normal(shape, np.float32) for name in ("q", "k", "v")}
     return feeds | config.mask.draw(rng, batch, length)
 

@@ -87,10 +87,13 @@ def attention_reference(
         queries: Places in the sequence whose answers are wanted; None: all.
 
     Returns:
-        `y` of these queries, f64 [batch, heads, queries, size].
+        `y` of these queries, f64: [batch, queries, heads * size], of a step [batch, heads, queries,
+        size].
     """
     q, k, v = (feeds[name] for name in ("q", "k", "v"))
     past = 0
+    if isinstance(config, AttentionConfig):
+        q, k, v = (by_head(x, config.heads) for x in (q, k, v))
     if isinstance(config, StepConfig):
         past = feeds["past_key"].shape[2]
         k, v = (
@@ -101,7 +104,15 @@ def attention_reference(
     def seen(row: int, asked: Array) -> Flags:
         return config.mask.seen(feeds, row, asked + past, k.shape[2])
 
-    return attended(q, k, v, seen, np.arange(q.shape[2]) if queries is None else queries)
+    y = attended(q, k, v, seen, np.arange(q.shape[2]) if queries is None else queries)
+    if isinstance(config, StepConfig):
+        return y
+    return y.transpose(0, 2, 1, 3).reshape(len(y), -1, config.heads * config.size)
+
+
+def by_head(rows: Array, heads: int) -> Array:
+    """[batch, sequence, heads * size] as [batch, heads, sequence, size], a view."""
+    return rows.reshape(*rows.shape[:2], heads, -1).transpose(0, 2, 1, 3)
 
 
 def modern_bert_reference(
