@@ -224,19 +224,24 @@ def _with_mask(graph: Graph, mask: str, work: Work, *, is_given: bool) -> Sugges
 
 def _with_names(graph: Graph, mask: str, work: Work, *, is_given: bool) -> Suggestion | None:
     """What a padding mask would gain if sizes of several names had one."""
-    names, tried = dict[str, str](), graph
+    names, tried, most = dict[str, str](), graph, 0.0
+    found: Suggestion | None = None
     for _ in range(NAMINGS):  # with one name more is seen
-        names |= one_names(tried, mask)
+        more = one_names(tried, mask)
+        if more.items() <= names.items():
+            break
+        names |= more
         with named(graph.model, names) as inputs:
             if not inputs:
-                return None
+                break
             trial = _trial(graph, mask, graph.target)
-        if work.gain(trial) >= LEAST_GAIN:
-            option = "" if is_given else f", and --padding {shlex.quote(mask)}"
+        gain = work.gain(trial)
+        if gain >= max(LEAST_GAIN, most):
+            most, option = gain, "" if is_given else f", and --padding {shlex.quote(mask)}"
             text = SIZES.format(inputs=", ".join(inputs), shares=work.shares(trial), option=option)
-            return Suggestion("size names", text, "", work.gain(trial))
+            found = Suggestion("size names", text, "", gain)
         tried = trial.graph
-    return None
+    return found
 
 
 def _padding(mask: PaddingMask) -> str:

@@ -116,7 +116,7 @@ def test_without_padding_fused_nodes_come_back(file: Path) -> None:
         return
     if file.stem.removesuffix("-session") in ("gpt2", "opt"):
         attention = [p for p in plans(lowered) if p["op"] == "attention"]
-        assert [(p["pairs"], p["bias"]) for p in attention] == [("1", "1")] * 2
+        assert [(p["pairs"], p["bias"]) for p in attention] == [("1", "0")] * 2
         return
     after = ir.to_proto(lowered.model)
     kept = [n for n in source.graph.node if n.op_type != "Constant"]
