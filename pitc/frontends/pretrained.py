@@ -15,6 +15,7 @@ from pitc.compiled import CompiledModel, load
 from pitc.errors import ModelError, UsageError
 from pitc.frontends.pytorch import export, installed
 from pitc.frontends.quiet import quiet
+from pitc.frontends.rewrites import added_inputs
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -232,6 +233,7 @@ def export_checkpoint(
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
             texts = ["one example that is longer than the other", "an example"]
             inputs = dict(tokenizer(texts, padding=True, return_tensors="pt"))
+            inputs |= {name: torch.zeros_like(inputs["input_ids"]) for name in added_inputs(module)}
             module.config.use_cache = False
             with torch.no_grad():
                 outputs = module(**inputs)

@@ -8,6 +8,7 @@ from pitc.api import compile
 from pitc.compiled import CompiledModel
 from pitc.errors import MachineError, ModelError, UsageError, origin_of
 from pitc.frontends.quiet import quiet
+from pitc.frontends.rewrites import rewritten
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -76,7 +77,7 @@ def export(
     try:
         with quiet(verbose=verbose):
             program = torch.onnx.export(
-                module,
+                rewritten(module),
                 tuple(args),
                 kwargs=dict(kwargs or {}),
                 dynamic_shapes=dynamic_shapes,
