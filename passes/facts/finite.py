@@ -183,10 +183,10 @@ def _where_taken(view: NodeView, expr: TensorExpr, read: Read, guard: Region) ->
     )
     others = [r for r in found if r is not None]
     for test in guard:
-        rest, opposite = guard.without(test), test.negate()
+        opposite = test.negate()
         for other in others if opposite is not None else ():
-            fails = region(Region((*rest, opposite), rest.via | other.via))
-            if fails is None or inside(fails, other):
+            if inside(Region({opposite}, other.via), other):
+                rest = guard.without(test)
                 guard = Region(rest, rest.via | other.via)
                 break
     return guard
