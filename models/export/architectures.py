@@ -143,7 +143,7 @@ def _mixtral(experts: str) -> Callable[[str], Any]:
 
 def _longformer(attention: str) -> Any:
     config = hf.LongformerConfig(
-        intermediate_size=64, attention_window=[4, 2], pad_token_id=1, sep_token_id=2, **WORDS, **SMALL
+        intermediate_size=64, attention_window=[4, 2], pad_token_id=1, **WORDS, **SMALL
     )
     return hf.LongformerModel(with_attention(config, attention), add_pooling_layer=False)
 

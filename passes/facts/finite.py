@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from pitc.ir.constant import NEG, is_zero
+from pitc.ir.constant import NEG, FillFact, is_zero
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import Poly
@@ -183,9 +183,11 @@ def _where_taken(view: NodeView, expr: TensorExpr, read: Read, guard: Region) ->
     )
     others = [r for r in found if r is not None]
     for test in guard:
-        opposite = test.negate()
-        for other in others if opposite is not None else ():
-            if inside(Region({opposite}, other.via), other):
+        fails = test.negate()
+        if fails is None:
+            continue
+        for other in others:
+            if inside(Region({fails}, other.via), other):
                 rest = guard.without(test)
                 guard = Region(rest, rest.via | other.via)
                 break
@@ -203,9 +205,27 @@ def _softmax(view: NodeView, expr: TensorExpr) -> Guard:
     whole = finite_rows(view, expr)
     spared = [whole] if whole is not None else spared_rows(view, expr)
     if spared:
-        return both(clean, min(spared, key=len))  # more tests hold in fewer places
+        possible = (r for r in spared if not _is_refuted(view.graph, r))
+        return both(clean, next(possible, spared[0]))
     finite = finite_if(view.graph, name)
     return None if finite is None else for_all(finite, expr.normal)
+
+
+def _is_refuted(graph: Graph, r: Region) -> bool:
+    """True where a test of a region contradicts what its other tests say of the same value: the
+    region is empty, and of no use as a guard.
+    """
+    for t in r:
+        if t.pred == "nz" and not (t.alls or t.somes):
+            value = graph[t.src]
+            found = (pull(f.region, t.idx, value.shape) for f in value.fills if _denies(f, t))
+            if any(known is not None and inside(r, Region(known.tests)) for known in found):
+                return True
+    return False
+
+
+def _denies(fact: FillFact, t: Test) -> bool:
+    return truth_of(fact.constant) is (not t.yes)
 
 
 def row_clean(view: NodeView, expr: TensorExpr) -> Guard:

@@ -25,8 +25,8 @@ class Rewrite:
         method: The method.
         form: What runs instead: a function of the module and the method's arguments that gives the
             same numbers.
-        inputs: Arguments of the whole model that no tokenizer makes, with one number per token. They
-            become inputs of the exported model.
+        inputs: Arguments of the whole model that no tokenizer makes, with one number per token.
+            They become inputs of the exported model.
     """
 
     place: str

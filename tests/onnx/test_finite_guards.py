@@ -115,9 +115,15 @@ GUARDS = {  # finite, clean
         *("some j: mask[d0, j] != 0",) * 2,
         FREE,
     ),
-    # of two guards of a row, the one with fewer tests
-    """n = Greater (x, zero) t = ReduceSum (z, last) c = Greater (t, zero) r = Cast <to = 9> (places)
-       k = And (c, r) a = Where (k, zero, low) o = Where (n, zero, a) y = Softmax (o)""": (
+    # the simplest guard of a row, and not one that no run satisfies
+    """t = ReduceSum (x, last) c = Greater (t, zero) a = Where (c, zero, low)
+       n = Greater (x, zero) o = Where (n, zero, a) y = Softmax (o)""": (
+        *("c[d0, 0] != 0",) * 2,
+        FREE,
+    ),
+    """t = ReduceSum (x, last) f = Cast <to = 1> (places) u = Mul (t, f) c = Greater (u, zero)
+       r = Cast <to = 9> (places) e = Not (r) k = And (c, e) a = Where (k, zero, low)
+       n = Greater (x, zero) o = Where (n, zero, a) y = Softmax (o)""": (
         *("some j: n[d0, j] != 0",) * 2,
         FREE,
     ),
