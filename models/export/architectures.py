@@ -143,7 +143,12 @@ def _mixtral(experts: str) -> Callable[[str], Any]:
 
 def _longformer(attention: str) -> Any:
     config = hf.LongformerConfig(
-        intermediate_size=64, attention_window=[4, 2], pad_token_id=1, **WORDS, **SMALL
+        vocab_size=100,
+        intermediate_size=64,
+        max_position_embeddings=256,
+        attention_window=[4, 2],
+        pad_token_id=1,
+        **SMALL,
     )
     return hf.LongformerModel(with_attention(config, attention), add_pooling_layer=False)
 
@@ -158,7 +163,7 @@ def _led(attention: str) -> Any:
         decoder_attention_heads=4,
         encoder_ffn_dim=64,
         decoder_ffn_dim=64,
-        max_encoder_position_embeddings=64,
+        max_encoder_position_embeddings=256,
         max_decoder_position_embeddings=64,
         attention_window=[4, 2],
         use_cache=False,

@@ -48,8 +48,7 @@ def window_attention(
         ModelError: Probabilities are asked for.
     """
     if output_attentions:
-        text = f"{type(part).__name__} gives its probabilities by chunks of one size"
-        raise ModelError(text, hint="export it with output_attentions=False")
+        raise _no_probabilities(part)
     torch = import_module("torch")
     batch, sequence, _ = hidden_states.shape
 
@@ -87,14 +86,25 @@ def window_attention(
 _PADDED = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
 
 
-def unpadded(_: Any, *, pad_token_id: Any = None, **inputs: Any) -> tuple[Any, ...]:
+def _no_probabilities(part: Any) -> ModelError:
+    text = f"{type(part).__name__} gives its probabilities by chunks of one size"
+    return ModelError(text, hint="export it with output_attentions=False")
+
+
+def unpadded(part: Any, *, pad_token_id: Any = None, **inputs: Any) -> tuple[Any, ...]:
     """What `_pad_to_window_size` of LongformerModel and LEDEncoder gives where nothing is padded.
 
     Args:
+        part: The model.
         pad_token_id: Not read.
         inputs: What the model pads: tensors or None, by name.
 
     Returns:
         0 as the number of tokens added, and the inputs.
+
+    Raises:
+        ModelError: The model is to give probabilities (`window_attention`).
     """
+    if part.config.output_attentions:  # it fails before it comes to its attention
+        raise _no_probabilities(part)
     return (0, *(inputs[name] for name in _PADDED if name in inputs))
