@@ -29,7 +29,8 @@ def from_torch(
 ) -> CompiledModel:
     """Export a torch module with `torch.onnx.export(dynamo=True)` and compile it.
 
-    A size that is not in `dynamic_shapes` is fixed to that of the example.
+    A size that is not in `dynamic_shapes` is fixed to that of the example. Attention over windows
+    (Longformer, LED) is exported as attention under masks, for all sizes.
 
     Args:
         module: A `torch.nn.Module` in evaluation mode. It is not changed.
