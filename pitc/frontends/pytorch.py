@@ -75,12 +75,13 @@ def export(
         text = "the module is in training mode, where dropout and batch norms behave otherwise"
         raise UsageError(text, hint="call module.eval()")
     args = (args,) if isinstance(args, torch.Tensor) else args  # torch itself takes one by itself
+    args, kwargs = _apart((tuple(args), dict(kwargs or {})), torch.Tensor, set())
     try:
         with quiet(verbose=verbose):
             program = torch.onnx.export(
                 rewritten(module),
-                tuple(args),
-                kwargs=dict(kwargs or {}),
+                args,
+                kwargs=kwargs,
                 dynamic_shapes=dynamic_shapes,
                 output_names=None if output_names is None else list(output_names),
                 dynamo=True,
@@ -92,6 +93,22 @@ def export(
     graph = cast("ir.Model", program.model)
     graph.graph.name = type(module).__name__  # torch calls every graph main_graph
     return graph
+
+
+def _apart(value: Any, tensor: type, seen: set[int]) -> Any:
+    """Example inputs in which no tensor stands twice: torch's exporter makes one input of those.
+
+    The graph would then read one of two arguments in the place of both.
+    """
+    if isinstance(value, tensor):
+        again = id(value) in seen
+        seen.add(id(value))
+        return cast("Any", value).clone() if again else value
+    if type(value) in (tuple, list):
+        return type(value)(_apart(v, tensor, seen) for v in value)
+    if type(value) is dict:
+        return {name: _apart(v, tensor, seen) for name, v in value.items()}
+    return value
 
 
 def installed(package: str) -> Any:
