@@ -363,7 +363,8 @@ WHY: Mapping[str, str] = {
     "funnel": "a row of a pooled block stands for two tokens. The number of rows is a rounded "
     "quotient, so pitc cannot prove that the output has one row per token",
     "longformer": "the model pads tokens to a multiple of the window, by a number that it computes "
-    "at run time, and cuts them into overlapping windows",
+    "at run time, and cuts them into overlapping windows. [`pitc.from_torch`](#longformer-and-led) "
+    "writes masks instead",
     "swin": "no input is a mask",
     "switch-encoder": "an expert takes a limited number of tokens and drops later ones. Padded "
     "tokens count, so real tokens depend on them",

@@ -10,7 +10,9 @@ from models.export.inputs import DYNAMO, IMAGE, TRACED, Export
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 WORDS = {"vocab_size": 100, "max_position_embeddings": 64}
-SEQ2SEQ = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask")
+DECODER = ("decoder_input_ids", "decoder_attention_mask")
+SEQ2SEQ = ("input_ids", "attention_mask", *DECODER)
+GLOBAL = ("input_ids", "attention_mask", "global_attention_mask")
 
 
 def with_attention(config: Any, attention: str) -> Any:
@@ -139,6 +141,36 @@ def _mixtral(experts: str) -> Callable[[str], Any]:
     return make
 
 
+def _longformer(attention: str) -> Any:
+    config = hf.LongformerConfig(
+        vocab_size=100,
+        intermediate_size=64,
+        max_position_embeddings=256,
+        attention_window=[4, 2],
+        pad_token_id=1,
+        **SMALL,
+    )
+    return hf.LongformerModel(with_attention(config, attention), add_pooling_layer=False)
+
+
+def _led(attention: str) -> Any:
+    config = hf.LEDConfig(
+        vocab_size=100,
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=1,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        max_encoder_position_embeddings=256,
+        max_decoder_position_embeddings=64,
+        attention_window=[4, 2],
+        use_cache=False,
+    )
+    return hf.LEDModel(with_attention(config, attention))
+
+
 def _vit(attention: str) -> Any:
     config = hf.ViTConfig(intermediate_size=64, image_size=IMAGE, patch_size=4, **SMALL)
     return hf.ViTModel(with_attention(config, attention), add_pooling_layer=False)
@@ -250,6 +282,9 @@ MODELS: dict[str, Export] = {
     "llama": Export(_llama, ("sdpa",)),
     "mistral": Export(_mistral, ("sdpa",), exporters=(DYNAMO,)),
     "modernbert": Export(_modernbert, ("sdpa",)),
+    # as `pitc.from_torch` exports them, which writes their windows as masks
+    "longformer": Export(_longformer, ("eager",), GLOBAL, exporters=(DYNAMO,)),
+    "led": Export(_led, ("eager",), (*GLOBAL, *DECODER), exporters=(DYNAMO,)),
     "vit": Export(_vit, inputs=("pixel_values",)),
     "swin": Export(_swin, ("eager",), ("pixel_values",)),
     "resnet": Export(_resnet, ("relu",), ("pixel_values",)),

@@ -18,6 +18,7 @@ import torch
 
 from models.export import architectures, cached
 from models.export.inputs import DYNAMO, Export
+from pitc.frontends.rewrites import rewritten
 
 MODELS = architectures.MODELS | cached.MODELS
 FOLDER = Path(__file__).parent / "fixtures"
@@ -51,7 +52,7 @@ def export(name: str, attention: str, exporter: str) -> Path:
     """
     torch.manual_seed(0)
     row = MODELS[name]
-    model = Positional(row.make(attention).eval(), row)
+    model = Positional(rewritten(row.make(attention).eval()), row)
     arguments = tuple(row.example(n) for n in row.inputs)
     FOLDER.mkdir(exist_ok=True)
     file = FOLDER / f"{name}-{attention}-{exporter}.onnx"

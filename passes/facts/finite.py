@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from pitc.ir.constant import NEG, is_zero
+from pitc.ir.constant import NEG, FillFact, is_zero
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import Poly
 from pitc.ir.nodes import bodies
-from pitc.ir.region import EVERYWHERE, Region, Test, for_all, position, pull, region
+from pitc.ir.region import EVERYWHERE, Region, Test, for_all, inside, position, pull, region
 from pitc.passes.facts.sizes import has_place, size_bounds
 from pitc.passes.facts.softmax import finite_rows, spared_rows
 from pitc.passes.facts.total import filled, is_total
+from pitc.passes.rules.laws import truth_of
 from pitc.passes.rules.record import operator_of
 
 Guard = Region | None
@@ -160,8 +161,37 @@ def _all_reads(view: NodeView, expr: TensorExpr, table: Table) -> Guard:
     for read in expr.reads:
         name = view.name(read.operand)
         at = guard_at(view.graph, name, read, table(name), expr.shape)
+        if at is not None and operator_of(view).chooses:
+            at = _where_taken(view, expr, read, at)
         out = both(out, None if at is None else for_all(at, axes))
     return out
+
+
+def _where_taken(view: NodeView, expr: TensorExpr, read: Read, guard: Region) -> Region:
+    """The guard of an operand of a Where, without tests that it fails only where it is not taken.
+
+    Where(mask == 0, 0, x), with x finite where mask != 0, is finite everywhere.
+    """
+    condition = next((r for r in expr.reads if r.operand == 0), None)
+    if read.operand == 0 or condition is None:
+        return guard
+    name = view.name(0)
+    found = (
+        pull(f.region, condition.index, view.graph[name].shape)
+        for f in view.graph[name].fills
+        if truth_of(f.constant) is (read.operand == 2)
+    )
+    others = [r for r in found if r is not None]
+    for test in guard:
+        fails = test.negate()
+        if fails is None:
+            continue
+        for other in others:
+            if inside(Region({fails}, other.via), other):
+                rest = guard.without(test)
+                guard = Region(rest, rest.via | other.via)
+                break
+    return guard
 
 
 def _softmax(view: NodeView, expr: TensorExpr) -> Guard:
@@ -175,9 +205,27 @@ def _softmax(view: NodeView, expr: TensorExpr) -> Guard:
     whole = finite_rows(view, expr)
     spared = [whole] if whole is not None else spared_rows(view, expr)
     if spared:
-        return both(clean, spared[0])
+        possible = (r for r in spared if not _is_refuted(view.graph, r))
+        return both(clean, next(possible, spared[0]))
     finite = finite_if(view.graph, name)
     return None if finite is None else for_all(finite, expr.normal)
+
+
+def _is_refuted(graph: Graph, r: Region) -> bool:
+    """True where a test of a region contradicts what its other tests say of the same value: the
+    region is empty, and of no use as a guard.
+    """
+    for t in r:
+        if t.pred == "nz" and not (t.alls or t.somes):
+            value = graph[t.src]
+            found = (pull(f.region, t.idx, value.shape) for f in value.fills if _denies(f, t))
+            if any(known is not None and inside(r, Region(known.tests)) for known in found):
+                return True
+    return False
+
+
+def _denies(fact: FillFact, t: Test) -> bool:
+    return truth_of(fact.constant) is (not t.yes)
 
 
 def row_clean(view: NodeView, expr: TensorExpr) -> Guard:

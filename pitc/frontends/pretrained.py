@@ -15,6 +15,7 @@ from pitc.compiled import CompiledModel, load
 from pitc.errors import ModelError, UsageError
 from pitc.frontends.pytorch import export, installed
 from pitc.frontends.quiet import quiet
+from pitc.frontends.rewrites import added_inputs
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -44,7 +45,8 @@ def from_pretrained(
     Args:
         folder: An export as optimum writes it (`model.onnx` or `onnx/model.onnx`, and beside it
             `config.json` and the tokenizer), or a checkpoint of transformers (`config.json` and
-            weights), which torch exports with the inputs that its tokenizer makes.
+            weights), which torch exports with the inputs that its tokenizer makes, and with
+            `global_attention_mask` if it is a Longformer or LED.
         output: A folder to make. It gets the configuration and tokenizer files, and the artifact as
             the folder `onnx` in it, so that optimum, sentence-transformers and fastembed load it.
             None: only the compiled model is made, in a temporary folder until `save`.
@@ -208,7 +210,7 @@ def export_checkpoint(
     """Export a checkpoint of transformers: batch and sequence stay open.
 
     The class is the one that its configuration names first, the inputs are those that its own
-    tokenizer makes.
+    tokenizer makes, and those that its exported form needs (`added_inputs`).
 
     Args:
         folder: The checkpoint.
@@ -232,6 +234,7 @@ def export_checkpoint(
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
             texts = ["one example that is longer than the other", "an example"]
             inputs = dict(tokenizer(texts, padding=True, return_tensors="pt"))
+            inputs |= {name: torch.zeros_like(inputs["input_ids"]) for name in added_inputs(module)}
             module.config.use_cache = False
             with torch.no_grad():
                 outputs = module(**inputs)

@@ -8,6 +8,7 @@ from pitc.api import compile
 from pitc.compiled import CompiledModel
 from pitc.errors import MachineError, ModelError, UsageError, origin_of
 from pitc.frontends.quiet import quiet
+from pitc.frontends.rewrites import rewritten
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -28,7 +29,8 @@ def from_torch(
 ) -> CompiledModel:
     """Export a torch module with `torch.onnx.export(dynamo=True)` and compile it.
 
-    A size that is not in `dynamic_shapes` is fixed to that of the example.
+    A size that is not in `dynamic_shapes` is fixed to that of the example. Attention over windows
+    (Longformer, LED) is exported as attention under masks, for all sizes.
 
     Args:
         module: A `torch.nn.Module` in evaluation mode. It is not changed.
@@ -73,12 +75,13 @@ def export(
         text = "the module is in training mode, where dropout and batch norms behave otherwise"
         raise UsageError(text, hint="call module.eval()")
     args = (args,) if isinstance(args, torch.Tensor) else args  # torch itself takes one by itself
+    args, kwargs = _apart((tuple(args), dict(kwargs or {})), torch.Tensor, set())
     try:
         with quiet(verbose=verbose):
             program = torch.onnx.export(
-                module,
-                tuple(args),
-                kwargs=dict(kwargs or {}),
+                rewritten(module),
+                args,
+                kwargs=kwargs,
                 dynamic_shapes=dynamic_shapes,
                 output_names=None if output_names is None else list(output_names),
                 dynamo=True,
@@ -90,6 +93,22 @@ def export(
     graph = cast("ir.Model", program.model)
     graph.graph.name = type(module).__name__  # torch calls every graph main_graph
     return graph
+
+
+def _apart(value: Any, tensor: type, seen: set[int]) -> Any:
+    """Example inputs in which no tensor stands twice: torch's exporter makes one input of those.
+
+    The graph would then read one of two arguments in the place of both.
+    """
+    if isinstance(value, tensor):
+        again = id(value) in seen
+        seen.add(id(value))
+        return cast("Any", value).clone() if again else value
+    if type(value) in (tuple, list):
+        return type(value)(_apart(v, tensor, seen) for v in value)
+    if type(value) is dict:
+        return {name: _apart(v, tensor, seen) for name, v in value.items()}
+    return value
 
 
 def installed(package: str) -> Any:

@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,6 +69,19 @@ def test_a_module() -> None:
     assert not got[~live].any()
     by_position = model.run([feeds["input_ids"], mask])
     np.testing.assert_array_equal(next(iter(by_position.values())), got)
+
+
+def test_one_tensor_as_two_examples() -> None:
+    class Apart(torch.nn.Module):
+        def forward(self, x: torch.Tensor, more: list[torch.Tensor], y: torch.Tensor) -> Any:
+            return x - 2 * y + 4 * more[0] - 8 * more[1]
+
+    same = torch.ones(2)
+    args, kwargs = (same, [same, same]), {"y": same}
+    model = pitc.from_torch(Apart().eval(), args, kwargs, suggest=False)
+    (got,) = model.run([np.full(2, n, np.float32) for n in (1, 5, 7, 3)]).values()
+    np.testing.assert_array_equal(got, np.full(2, 1 - 6 + 20 - 56))
+    assert all(x is same for x in (args[0], *args[1], kwargs["y"]))
 
 
 def test_what_cannot_be_exported() -> None:

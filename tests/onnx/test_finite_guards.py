@@ -103,6 +103,30 @@ GUARDS = {  # finite, clean
     "n = IsNaN (p) y = Add (p, p)": (ROW, ROW, FREE),
     "n = IsNaN (bias) y = Where (n, zero, bias)": (OWN, EVER, False),
     "a = Log (x) n = IsNaN (a) y = Where (n, zero, a)": (NO, NO, False),
+    # an operand of a Where counts where it is taken
+    "n = Less (bias, zero) y = Where (n, zero, bias)": (EVER, EVER, False),
+    "n = Less (bias, zero) y = Where (n, bias, zero)": (OWN, EVER, False),
+    "n = Less (bias, zero) y = Where (n, p, bias)": (ROW, ROW, False),
+    "n = Greater (bias, zero) y = Where (n, bias, zero)": (EVER, EVER, False),
+    "n = Less (bias, zero) m = And (n, mask) y = Where (m, zero, bias)": (OWN, EVER, False),
+    "n = Less (bias, zero) m = Or (n, mask) y = Where (m, zero, bias)": (EVER, EVER, False),
+    "a = Where (mask, one, low) q = Softmax (a) y = Where (mask, q, zero)": (EVER, EVER, FREE),
+    "a = Where (mask, one, low) q = Softmax (a) y = Where (mask, zero, q)": (
+        *("some j: mask[d0, j] != 0",) * 2,
+        FREE,
+    ),
+    # the simplest guard of a row, and not one that no run satisfies
+    """t = ReduceSum (x, last) c = Greater (t, zero) a = Where (c, zero, low)
+       n = Greater (x, zero) o = Where (n, zero, a) y = Softmax (o)""": (
+        *("c[d0, 0] != 0",) * 2,
+        FREE,
+    ),
+    """t = ReduceSum (x, last) f = Cast <to = 1> (places) u = Mul (t, f) c = Greater (u, zero)
+       r = Cast <to = 9> (places) e = Not (r) k = And (c, e) a = Where (k, zero, low)
+       n = Greater (x, zero) o = Where (n, zero, a) y = Softmax (o)""": (
+        *("some j: n[d0, j] != 0",) * 2,
+        FREE,
+    ),
     # loops
     f"y = Loop {LOOP} (trips, again, x)": (EVER, EVER, FREE),
     f"y = Loop {LOOP.replace('STEP', 'Log')} (trips, again, x)": (NO, NO, False),
@@ -142,6 +166,13 @@ def test_no_run_refutes_a_guard(body: str) -> None:
         free = [n for n in names if graph[n].no_infinity and values[n].dtype.kind == "f"]
         assert not any(np.isinf(values[n]).any() for n in free)
     assert runs
+
+
+def test_a_guard_rests_on_the_condition() -> None:
+    """What the lowering overwrites must not be what a guard is known by."""
+    graph = graph_of(model_of("n = Less (bias, zero) y = Where (n, zero, bias)"))
+    found = graph["y"].finite_if
+    assert found is not None and not found.tests and found.via & graph["n"].bit
 
 
 @pytest.mark.parametrize("known", [None, EVERYWHERE, Region([position(sym("s") - 1)])])

@@ -1,7 +1,8 @@
 """Real exports (models/export/fixtures): both exporters, eager and sdpa, every padding side.
 
 The files are what torch and transformers wrote; only sizes and weights are small. Decoders with a
-cache of keys and values are tested in test_cached_exports.py.
+cache of keys and values are tested in test_cached_exports.py, windows with global tokens in
+test_window_exports.py.
 """
 
 from collections import Counter
@@ -55,7 +56,9 @@ IMAGES = of("vit", "resnet", "swin")
 POOLED = of("bert-classifier", "bert-mean", "bert-lengths")  # they read live tokens only
 SEQ2SEQ = of("t5", "bart")
 EXPERTS = of("switch", "mixtral", "experts-loop")
-TOKENS = [f for f in FIXTURES if f not in IMAGES + POOLED + SEQ2SEQ + EXPERTS + QUANTISED]
+WINDOWS = of("longformer", "led")  # tested in test_window_exports.py
+NO_TOKENS = IMAGES + POOLED + SEQ2SEQ + EXPERTS + WINDOWS + QUANTISED
+TOKENS = [f for f in FIXTURES if f not in NO_TOKENS]
 TYPED = of("bert-bool", "bert-float", "bert-int32")  # differ from others in the mask only
 WITH_EMPTY = ("bert", "distilbert", "bart")  # defined where a sequence has no token
 
