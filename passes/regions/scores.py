@@ -4,6 +4,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from math import inf
 
@@ -278,29 +279,29 @@ def _hide_pairs(site: PackCandidate, keys: Domain, scores: Scores) -> None:
     dead = region(keys.at(scores.key_coords))
     sight = Sight(graph, scores.query_coords, scores.key_coords)
 
-    def hidden(regions: Sequence[Region]) -> list[tuple[Region, Condition]]:
-        return hidden_pairs(
-            sight, scores.name, regions, dead, lambda size: pair_flops(site.expr, size)
-        )
+    def hide(regions: list[Region]) -> tuple[list[Condition], list[Region]]:
+        """Formulas, and the regions in which one of them holds."""
+        flops = partial(pair_flops, site.expr)
+        found = hidden_pairs(sight, scores.name, regions, dead, flops)
+        where = [r for r, _ in found]
+        inside = (r for r in regions if any(lies_in(graph, r, other) for other in where))
+        return [c for _, c in found], sorted(inside, key=len)
 
     facts = graph[scores.name].fills
-    found = hidden([f.region for f in facts if is_zero(f.constant) or f.constant == ZN])
+    found, where = hide([f.region for f in facts if is_zero(f.constant) or f.constant == ZN])
     if scores.may_be_uniform and keys.lives_everywhere:
-        replaced = _replaced(graph, scores)
-        guarded = [w for w in replaced if not any(lies_in(graph, w, r) for r, _ in found)]
-        other = hidden(replaced) if guarded else []
-        kept = [
-            f.region for f in graph[_softmaxed(graph, scores)].fills if _is_unmasked(f.constant)
-        ]
-        left = seen_pairs(scores.pairs, [where for where, _ in other])
-        if other and all(any(covers(region, pair) for region in kept) for pair in left):
-            found, scores.uniform = other, True
-            graph.assume(BOUNDED, site.node)
-            scores.rests_on += kept
+        replaced, terms = _replaced(graph, scores), graph[_softmaxed(graph, scores)].fills
+        if not all(any(lies_in(graph, r, other) for other in where) for r in replaced):
+            others, everywhere = hide(replaced)
+            kept = [f.region for f in terms if _is_unmasked(f.constant)]
+            left = seen_pairs(scores.pairs, everywhere)
+            if others and all(any(covers(region, pair) for region in kept) for pair in left):
+                found, where, scores.uniform = others, everywhere, True
+                graph.assume(BOUNDED, site.node)
+                scores.rests_on += kept
     if found:
         graph.assume(FINITE, site.node)  # 0 times a value is left out
-    where = [fact for fact, _ in found]
-    scores.hidden = [condition for _, condition in found]
+    scores.hidden = found
     scores.pairs = seen_pairs(scores.pairs, where)
     scores.rests_on += where
 
