@@ -142,7 +142,8 @@ def _check_type(body: Body) -> None:
     """In narrower types the parts round more often than the fused kernel does, if they do not
     convert where that does.
     """
-    view, types = body.view, [np.dtype(np.float32)]
+    view = body.view
+    types: list[np.dtype] = [np.dtype(np.float32)]
     if view.graph.model.meta.get(WIDENED) and (view.domain, view.op) in OF_HALVES:
         types.append(np.dtype(np.float16))
     floats = {d for i in range(view.n_inputs) if view.has(i) and (d := view.dtype(i)).kind == "f"}

@@ -137,7 +137,7 @@ def _sizes(body: Body) -> _Sizes:
     head = head_size(static_size(x[2]), heads + 2 * groups if packed else heads)
     rows = () if packed else (view.shape(KEY), view.shape(VALUE))
     if any(shape != (x[0], x[1], ONE * (groups * head)) for shape in rows):
-        raise NoRule(f"keys and values of shapes {rows[0]}, {rows[1]} for queries of {x}")
+        raise NoRule(f"keys and values of shapes {rows} for queries of {x}")
     if view.shape(LENGTHS) != x[:1]:
         raise NoRule(f"lengths of shape {view.shape(LENGTHS)}")
     past = ZERO
