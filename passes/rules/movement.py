@@ -430,11 +430,25 @@ def _parts(view: NodeView, size: Poly) -> list[Poly]:
     return [poly(min(chunk, max(n - k * chunk, 0))) for k in range(count)]
 
 
-@rule("Pad", assumes=(Assumes.KNOWN_ARGUMENTS,), has=Operator(finite=always, items=Items.ANY))
+def _padding(view: NodeView) -> float | int | None:
+    """The number that stands around the operand."""
+    if view.attr("mode", "constant") != "constant":
+        return None
+    if view.has(2):
+        found = view.graph.splat(view.name(2))
+        return None if found != found else found
+    return view.attr("value", 0.0)
+
+
+@rule(
+    "Pad",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=Operator(finite=always, keeps_clean=True, elsewhere=_padding, items=Items.ANY),
+)
 def pad(view: NodeView) -> list[TensorExpr]:
     """New elements around the operand: a constant that is no operand element, or copies."""
     shape = view.shape(0)
-    amounts = view.int_list(1, "pads") or view.int_list(None, "paddings")
+    amounts = view.sizes(1, "pads") or view.sizes(None, "paddings")
     axes = view.int_list(3)
     places = list(range(len(shape))) if axes is None else [dimension(a, len(shape)) for a in axes]
     if amounts is None or len(amounts) != 2 * len(places):
@@ -445,7 +459,7 @@ def pad(view: NodeView) -> list[TensorExpr]:
     out, index, tests = list(shape), list[Poly | None](bare(shape)), []
     for k, d in enumerate(places):
         before, after = amounts[k], amounts[k + len(places)]
-        if not before and not after:
+        if before == after == ZERO:
             continue
         out[d] = shape[d] + before + after
         at = dim_index(d, out[d]) - before
