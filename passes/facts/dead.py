@@ -233,6 +233,8 @@ def _read(view: NodeView, output: int, expr: TensorExpr, j: int) -> Loose:
         slack = resolve([*dead, *never_largest(view, expr, read)]), HIDDEN
     elif expr.combine is Combine.MOVE:
         slack = carry(view, expr, read, value.slack[0]), value.slack[1]
+    elif operator.chooses and read.operand > 0 and value.slack[0]:
+        slack = carry(view, expr, read, resolve([*value.slack[0], *idle])), value.slack[1]
     elif _is_sum_of_two(view, expr):
         hidden = intersection(value.slack[0], masking(view, expr, j, value.slack[1]))
         dead = dead + carry(view, expr, read, hidden)

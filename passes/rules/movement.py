@@ -437,7 +437,7 @@ def _padding(view: NodeView) -> float | int | None:
     if view.has(2):
         found = view.graph.splat(view.name(2))
         return None if found != found else found
-    return view.attr("value", 0.0)
+    return float(view.attr("value", 0.0))
 
 
 @rule(
