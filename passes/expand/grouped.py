@@ -15,18 +15,27 @@ from math import inf, sqrt
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.expr import Combine
-from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import ONE, ZERO, Poly, poly
-from pitc.passes.expand.attention import head_size, static_size
+from pitc.ir.graph import NoRule
+from pitc.ir.index import ONE
+from pitc.passes.expand.attention import static_size
 from pitc.passes.expand.body import Body
-from pitc.passes.rules.record import operator_of
+from pitc.passes.expand.grouped_sizes import (
+    BIAS,
+    COSINE,
+    KEY,
+    LENGTHS,
+    PAST_KEY,
+    PAST_VALUE,
+    QUERY,
+    SINE,
+    SINK,
+    UNREAD,
+    VALUE,
+    Sizes,
+    sizes_of,
+)
 from pitc.passes.rules.registry import MICROSOFT
 
-QUERY, KEY, VALUE, PAST_KEY, PAST_VALUE, LENGTHS, TOTAL, COSINE, SINE = range(9)
-BIAS, SINK = 10, 11
-MAX_STEPS = 8  # from an operand back to the sizes that it is computed from
-UNREAD = (9, *range(12, 17))  # positions, scales of a cache of 8 bits, norms, lengths of queries
 # attributes that change what is computed, and the one number of each that is said here
 PLAIN = {
     "sliding_window_cache": 0,
@@ -35,29 +44,6 @@ PLAIN = {
     "k_quant_type": "NONE",
     "v_quant_type": "NONE",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """What is known of the operands' sizes.
-
-    Args:
-        batch: Sequences.
-        rows: New rows of each.
-        past: Keys of the cache; 0 without one.
-        heads: Heads of queries.
-        groups: Heads of keys and values.
-        head: Numbers of a row of a head.
-        full: Every sequence is known to be as long as past and new rows together.
-    """
-
-    batch: Poly
-    rows: Poly
-    past: Poly
-    heads: int
-    groups: int
-    head: int
-    full: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +67,7 @@ def grouped_attention(body: Body) -> list[ir.Value | None]:
         found = body.view.attr(name, plain)
         if (found.decode() if isinstance(found, bytes) else found) != plain:
             raise NoRule(f"{name} is {found}")
-    sizes, mask = _sizes(body), _mask(body)
+    sizes, mask = sizes_of(body), _mask(body)
     query, key, value = _rows(body, sizes)
     if _flag(body, "do_rotary"):
         query, key = (
@@ -120,74 +106,7 @@ def _mask(body: Body) -> _Mask:
     return _Mask(causal, None if window == -1 else window)
 
 
-def _sizes(body: Body) -> _Sizes:
-    """Sizes of the operands.
-
-    Raises:
-        NoRule: They do not say where keys are, or that rows fit together.
-    """
-    view = body.view
-    heads, groups = (int(view.attr(name, 0)) for name in ("num_heads", "kv_num_heads"))
-    x = view.shape(QUERY)
-    if len(x) != 3 or groups < 1 or heads % groups:
-        raise NoRule(f"rows of rank {len(x)} in {heads} heads over {groups}")
-    packed = not view.has(KEY)
-    if view.has(VALUE) == packed:
-        raise NoRule("one of keys and values is absent")
-    head = head_size(static_size(x[2]), heads + 2 * groups if packed else heads)
-    rows = () if packed else (view.shape(KEY), view.shape(VALUE))
-    if any(shape != (x[0], x[1], ONE * (groups * head)) for shape in rows):
-        raise NoRule(f"keys and values of shapes {rows} for queries of {x}")
-    if view.shape(LENGTHS) != x[:1]:
-        raise NoRule(f"lengths of shape {view.shape(LENGTHS)}")
-    past = ZERO
-    if view.has(PAST_KEY) or view.has(PAST_VALUE):
-        caches = view.shape(PAST_KEY), view.shape(PAST_VALUE)
-        past = caches[0][2]
-        if any(shape != (x[0], poly(groups), past, poly(head)) for shape in caches):
-            raise NoRule(f"caches of shapes {caches[0]}, {caches[1]}")
-    total, length = past + x[1], _known(body, TOTAL)
-    full = _known(body, LENGTHS) == total - 1
-    if past != ZERO and length != total:
-        said = "not known before it runs" if length is None else str(length)
-        raise NoRule(
-            f"total_sequence_length is {said}, the cache has {past} rows and {x[1]} are new: it "
-            "may be longer than what is in it, and written in place"
-        )
-    if past != ZERO and not full:
-        raise NoRule(
-            f"seqlens_k is not known to be {total} - 1 for all sequences: behind shorter ones, "
-            "new keys stand between those of the past"
-        )
-    return _Sizes(x[0], x[1], past, heads, groups, head, full)
-
-
-def _known(body: Body, i: int) -> Poly | None:
-    """The one number that all elements of an operand are, as far as sizes and constants say.
-
-    What is seen through a conversion to int32 may have wrapped around. It is negative then, of
-    which the operator makes an error.
-    """
-    graph, name = body.view.graph, body.view.name(i)
-    for _ in range(MAX_STEPS):
-        affine, whole = graph[name].affine, graph.ints(name)
-        found = set() if whole is None else set(whole.flat)
-        if affine is not None and not affine.digits():
-            found = {affine}
-        if (constant := graph.splat(name)) is not None:
-            found = {poly(int(constant))}
-        if found:
-            return found.pop() if len(found) == 1 else None
-        node, expr = graph[name].producer, graph[name].expr
-        if node is None or expr is None or len(expr.reads) != 1 or graph.dtype(name).kind != "i":
-            return None
-        if expr.combine is not Combine.MOVE and not operator_of(node).converts:
-            return None
-        name = NodeView(graph, node).name(expr.reads[0].operand)
-    return None
-
-
-def _rows(body: Body, sizes: _Sizes) -> list[ir.Value]:
+def _rows(body: Body, sizes: Sizes) -> list[ir.Value]:
     """Rows of queries, keys and values."""
     if body.view.has(KEY):
         return [body.input(i) for i in (QUERY, KEY, VALUE)]
@@ -195,7 +114,7 @@ def _rows(body: Body, sizes: _Sizes) -> list[ir.Value]:
     return list(body.split(body.input(QUERY), widths, axis=2))
 
 
-def _rotated(body: Body, rows: ir.Value, heads: int, sizes: _Sizes) -> ir.Value:
+def _rotated(body: Body, rows: ir.Value, heads: int, sizes: Sizes) -> ir.Value:
     """Rows turned by the angles of their places, which start behind the past."""
     cosine, sine = (body.input(i) for i in (COSINE, SINE))
     tables = body.view.shape(COSINE), body.view.shape(SINE)
@@ -249,18 +168,18 @@ def _key_places(body: Body) -> ir.Value:
     return body.op("Range", body.constant(np.int64(0)), size, body.constant(np.int64(1)))
 
 
-def _heads(body: Body, rows: ir.Value, heads: int, sizes: _Sizes) -> ir.Value:
+def _heads(body: Body, rows: ir.Value, heads: int, sizes: Sizes) -> ir.Value:
     """Rows as `[batch, heads, rows, size]`."""
     return body.transpose(body.reshape(rows, 0, 0, heads, sizes.head), (0, 2, 1, 3))
 
 
-def _appended(body: Body, rows: ir.Value, past: int, sizes: _Sizes) -> ir.Value:
+def _appended(body: Body, rows: ir.Value, past: int, sizes: Sizes) -> ir.Value:
     """Keys or values of the past, then new ones."""
     new = _heads(body, rows, sizes.groups, sizes)
     return body.op("Concat", body.input(past), new, axis=2) if _has_past(body) else new
 
 
-def _repeated(body: Body, x: ir.Value, sizes: _Sizes) -> ir.Value:
+def _repeated(body: Body, x: ir.Value, sizes: Sizes) -> ir.Value:
     """Each head of keys or values as often as query heads read it."""
     times = sizes.heads // sizes.groups
     if times == 1:
@@ -270,7 +189,7 @@ def _repeated(body: Body, x: ir.Value, sizes: _Sizes) -> ir.Value:
 
 
 def _attend(
-    body: Body, query: ir.Value, keys: ir.Value, values: ir.Value, sizes: _Sizes, mask: _Mask
+    body: Body, query: ir.Value, keys: ir.Value, values: ir.Value, sizes: Sizes, mask: _Mask
 ) -> ir.Value:
     view = body.view
     turned = body.transpose(_repeated(body, keys, sizes), (0, 1, 3, 2))
@@ -299,7 +218,7 @@ def _attend(
     return body.op("Where", inside, rows, body.number(0.0))
 
 
-def _softmax(body: Body, z: ir.Value, sizes: _Sizes) -> ir.Value:
+def _softmax(body: Body, z: ir.Value, sizes: Sizes) -> ir.Value:
     """Softmax over the keys, and over one number more if there is a sink; that is left out."""
     sink = body.optional(SINK)
     if sink is not None and body.view.shape(SINK) != (ONE * sizes.heads,):
@@ -313,7 +232,7 @@ def _softmax(body: Body, z: ir.Value, sizes: _Sizes) -> ir.Value:
     return body.op("Slice", p, body.ints(0), body.ints(-1), body.ints(3))
 
 
-def _kept(body: Body, sizes: _Sizes, mask: _Mask) -> ir.Value | None:
+def _kept(body: Body, sizes: Sizes, mask: _Mask) -> ir.Value | None:
     """True where a query sees a key; broadcasts to the scores. None: it sees all."""
     if not mask.causal:
         if sizes.full:

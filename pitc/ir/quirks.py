@@ -49,7 +49,7 @@ QUIRKS = (
     Quirk(
         "rest beside 0",
         "a Reshape to 0 and -1 divides what is not 0 by what is not 0",
-        "passes.rules.movement:_zeros",
+        "passes.rules.remains:remaining",
         since="1.31.1",
     ),
     Quirk("ends of slices", "backwards, the largest is the first", "passes.rules.movement:LARGEST"),
