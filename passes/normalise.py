@@ -26,8 +26,8 @@ from pitc.passes.expand import expand_fused
 from pitc.passes.expand.unroll import MAX_NODES, MAX_TRIPS, number_of_nodes, unroll
 from pitc.passes.exprs.derive import derive
 from pitc.passes.fold import fold_numbers
-from pitc.passes.quirks.rests import name_rests
 from pitc.passes.quirks.rewrites import plain_flags, scalar_range_operands
+from pitc.passes.rests import name_rests
 from pitc.passes.rules.build import bare
 from pitc.passes.rules.control import known_condition
 from pitc.passes.widen import widen

@@ -10,7 +10,7 @@ import pytest
 
 from pitc.ir.graph import Graph
 from pitc.passes.exprs.derive import derive
-from pitc.passes.quirks.rests import name_rests
+from pitc.passes.rests import name_rests
 from tests.fused_models import Array, run
 
 TEXT = """<ir_version: 10, opset_import: ["" : 18]>
