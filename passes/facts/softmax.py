@@ -131,7 +131,7 @@ def _keeping(kept: Region, expr: TensorExpr) -> Iterator[Region]:
                 yield found
     if along and all(t.pred == "pos" for t in along):
         yield from _at_an_end(kept, expr)
-    yield from _at_a_bound(kept, expr)
+        yield from _at_a_bound(kept, expr)
     yield from _own_position(kept, expr)
     small = Region(t for t in along if t.pred == "small")
     every = for_all(small, expr.normal) if small else None

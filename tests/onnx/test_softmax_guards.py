@@ -68,6 +68,7 @@ ANY, EVERY = bound_digit(SOME - 1, s), bound_digit(-1, s)
         # a position: the key at the row's own one
         ([position(Y - Z)], ["everywhere"]),
         ([position(Y - Z), MASK], ["P[b, q] != 0"]),
+        # or the last or the first one that positions allow, where there is one
         ([position(Z - Y - 1)], ["-q+s-2 >= 0"]),
         # biases small at all keys
         (
@@ -79,8 +80,7 @@ ANY, EVERY = bound_digit(SOME - 1, s), bound_digit(-1, s)
                 "M[q, q] != 0 and all j: P[b, j] within 1e3",
             ],
         ),
-        # or the last or the first one that positions allow, where there is one
-        ([position(Z - 1), MASK], ["P[b, q] != 0 and q-1 >= 0", "P[b, 1] != 0 and s-2 >= 0"]),
+        ([position(Z - 1), MASK], ["P[b, q] != 0 and q-1 >= 0"]),
         (
             [SMALL, Test("P", (X, Y), "small", False)],
             ["P[b, q] not within 1e3 and some j: P[b, j] within 1e3"],
