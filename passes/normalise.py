@@ -27,6 +27,8 @@ from pitc.passes.expand.unroll import MAX_NODES, MAX_TRIPS, number_of_nodes, unr
 from pitc.passes.exprs.derive import derive
 from pitc.passes.fold import fold_numbers
 from pitc.passes.quirks.rewrites import plain_flags, scalar_range_operands
+from pitc.passes.rests import name_rests
+from pitc.passes.rules.build import bare
 from pitc.passes.rules.control import known_condition
 from pitc.passes.widen import widen
 
@@ -140,6 +142,40 @@ def fold_known_if(model: ir.Model) -> int:
     return count
 
 
+def drop_empty_pads(model: ir.Model) -> int:
+    """A Pad of the main graph by nothing on all sides, as sizes say, becomes an Identity."""
+    found = [n for n in model.graph if n.op_identifier() == ("", "Pad", "")]
+    if not found:
+        return 0
+    graph, count = Graph(model), 0
+    derive(graph)
+    for node in found:
+        view, expr = NodeView(graph, node), graph[node.outputs[0].name or ""].expr
+        if expr is None or expr.shape != view.shape(0) or expr.reads[0].index != bare(expr.shape):
+            continue
+        same = ir.node("Identity", node.inputs[:1], name=node.name)
+        model.graph.insert_before(node, same)
+        take_over(node.outputs[0], same.outputs[0])
+        model.graph.remove(node, safe=True)
+        count += 1
+    return count
+
+
+def name_cast_types(model: ir.Model) -> int:
+    """A CastLike of the main graph to a type that is known becomes a Cast."""
+    found = [n for n in model.graph if n.op_identifier() == ("", "CastLike", "")]
+    types = infer(model) if found else {}
+    count = 0
+    for node in found:
+        like = node.inputs[1]
+        known = None if like is None else types.get(like.name or "")
+        if known is not None:
+            node.op_type, node.attributes["to"] = "Cast", ir.AttrInt64("to", known.dtype)
+            node.resize_inputs(1)
+            count += 1
+    return count
+
+
 def drop_same_casts(model: ir.Model) -> int:
     """A Cast of the main graph to the type that its operand has becomes an Identity."""
     casts = (n for n in model.graph if n.op_identifier() == ("", "Cast", ""))
@@ -190,7 +226,10 @@ REWRITES: tuple[Rewrite, ...] = (
     widen,
     expand_fused,
     fold_known_if,
+    name_rests,
     fold_numbers,
+    drop_empty_pads,
+    name_cast_types,
     drop_same_casts,
     remove_identities,
 )

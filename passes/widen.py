@@ -8,7 +8,8 @@ ONNX Runtime's CPU provider does the same when it loads such a model: it has no 
 most operators, so it converts around them, and leaves out what it would convert back at once. So
 the answers are those of float32 steps in both, with fewer roundings than the operators say. Steps
 in front of every contraction (embeddings, masks) stay float16, and so does what moves elements that
-are there in float16 only: past keys and values are appended to as they are.
+are there in float16 only: past keys and values are appended to as they are. So does the attention
+of which it has a kernel of float16, which converts inside.
 
 The weights of an artifact stay float16, behind a Cast that ONNX Runtime folds when it loads it.
 """
@@ -23,9 +24,10 @@ from pitc.ir.build import Names, names_of
 from pitc.ir.expr import PRODUCTS, Combine
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import attribute, bodies, first_output, output_names
+from pitc.ir.quirks import OF_HALVES
 from pitc.ir.schemas import schema_of
 from pitc.ir.widened import NARROW, WIDE, Widened, mentions_float16
-from pitc.passes.expand.expansion import EXPANSIONS
+from pitc.passes.expand.expansion import EXPANSIONS, WIDENED
 from pitc.passes.exprs.derive import derive
 from pitc.passes.rules.record import key_of, operator_of
 
@@ -45,6 +47,7 @@ def widen(model: ir.Model) -> int:
     """
     if not mentions_float16(model):
         return 0
+    model.meta[WIDENED] = True
     graph = Graph(model)
     derive(graph)
     state = _Widening(model, graph, names_of(model.graph))
@@ -137,6 +140,8 @@ class _Widening:
         """Whether a node that reads float16 computes in float32."""
         names = output_names(node)
         if any(self.graph[n].captured or self.graph[n].dtype is None for n in names):
+            return False
+        if key_of(node) in OF_HALVES:
             return False
         if not is_choice(node) and not _takes_float32(self.model, node):
             return False

@@ -439,7 +439,7 @@ MICROSOFT = (
     "Attention BiasGelu DynamicQuantizeMatMul EmbedLayerNormalization FastGelu FusedGemm "
     "FusedMatMul Gelu MatMulIntegerToFloat MatMulNBits MultiHeadAttention QGemm QLinearAdd "
     "QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere QuickGelu "
-    "SkipLayerNormalization SkipSimplifiedLayerNormalization"
+    "RotaryEmbedding SkipLayerNormalization SkipSimplifiedLayerNormalization"
 )
 STANDARD = (  # the evaluator rounds some otherwise, and takes no extremes of nothing
     "DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearMatMul QuantizeLinear "

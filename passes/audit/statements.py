@@ -27,8 +27,9 @@ def wrong_facts(graph: Graph) -> Iterator[str]:
         for f in value.fills:
             if isinstance(f.constant, Range) and not f.constant.lo <= f.constant.hi:
                 yield f"fill of {name}: the range {f.constant} is empty"
-        if isnan(value.slack[1]):
-            yield f"slack of {name}: limit {value.slack[1]}"
+        for what, limit in (("slack", value.slack[1]), ("room", value.room[1])):
+            if isnan(limit):
+                yield f"{what} of {name}: limit {limit}"
     yield from _wrong_expressions(graph)
     yield from _wrong_integers(graph, declared)
     yield from _self_justified(graph)
@@ -40,6 +41,7 @@ def _regions(graph: Graph) -> Iterator[tuple[str, Region, str]]:
         yield from ((name, f.region, "fill") for f in value.fills)
         yield from ((name, r, "dead") for r in value.dead)
         yield from ((name, r, "slack") for r in value.slack[0])
+        yield from ((name, r, "room") for r in value.room[0])
         for what, r in (("finite_if", value.finite_if), ("clean_if", value.clean_if)):
             if r is not None:
                 yield name, r, what

@@ -43,14 +43,14 @@ def fused_attention(body: Body) -> list[ir.Value | None]:
         raise NoRule(f"rows of rank {len(x)}, a projection of rank {view.rank(1)}")
     widths = [int(n) for n in view.attr("qkv_hidden_sizes") or ()]
     if not widths:
-        widths = [_static(view.shape(1)[-1]) // 3] * 3
-    if sum(widths) != _static(view.shape(1)[-1]):
+        widths = [static_size(view.shape(1)[-1]) // 3] * 3
+    if sum(widths) != static_size(view.shape(1)[-1]):
         raise NoRule(f"a projection of shape {view.shape(1)} to rows of {widths}")
     rows = body.op("MatMul", body.input(0), body.input(1))
     if view.has(2):
         rows = body.op("Add", rows, body.input(2))
     parts = body.split(rows, widths, axis=2)
-    q, k, v = (Rows(p, _head(n, heads)) for p, n in zip(parts, widths, strict=True))
+    q, k, v = (Rows(p, head_size(n, heads)) for p, n in zip(parts, widths, strict=True))
     terms = _terms(body, keys=0, mask=3, bias=5)
     return [_attend(body, heads, q, k, v, terms)]
 
@@ -63,24 +63,34 @@ def multi_head_attention(body: Body) -> list[ir.Value | None]:
     heads, shapes = int(view.attr("num_heads", 0)), [view.shape(i) for i in range(3)]
     if any(len(s) != 3 for s in shapes):
         raise NoRule("query, key and value are not all rows")
-    widths = [_static(s[-1]) for s in shapes]
+    widths = [static_size(s[-1]) for s in shapes]
     values = [body.input(i) for i in range(3)]
     if view.has(3):
         biases = _bias_parts(body, widths)
         values = [body.op("Add", x, b) for x, b in zip(values, biases, strict=True)]
-    q, k, v = (Rows(x, _head(n, heads)) for x, n in zip(values, widths, strict=True))
+    q, k, v = (Rows(x, head_size(n, heads)) for x, n in zip(values, widths, strict=True))
     terms = _terms(body, keys=1, mask=4, bias=5)
     return [_attend(body, heads, q, k, v, terms)]
 
 
-def _static(extent: Poly) -> int:
+def static_size(extent: Poly) -> int:
+    """A size as a number.
+
+    Raises:
+        NoRule: It is none.
+    """
     n = extent.as_int()
     if n is None:
         raise NoRule(f"the size {extent} is not a number")
     return n
 
 
-def _head(width: int, heads: int) -> int:
+def head_size(width: int, heads: int) -> int:
+    """The size of one head of rows that hold all of them.
+
+    Raises:
+        NoRule: They do not divide the row.
+    """
     if heads < 1 or width < 1 or width % heads:
         raise NoRule(f"rows of {width} in {heads} heads")
     return width // heads

@@ -15,11 +15,13 @@ import onnx_ir as ir
 
 from pitc.ir.build import names_of, take_over
 from pitc.ir.graph import Graph, NodeView, NoRule
-from pitc.ir.nodes import is_plain_product, opset_of
+from pitc.ir.nodes import WHOLE, is_plain_product, opset_of
+from pitc.ir.quirks import OF_HALVES
 from pitc.ir.since import Since
 from pitc.ir.unused import remove_unused
 from pitc.passes.expand.attention import fused_attention, multi_head_attention
 from pitc.passes.expand.body import Body, Shared
+from pitc.passes.expand.grouped import grouped_attention
 from pitc.passes.expand.product import (
     dynamic_matmul,
     einsum,
@@ -53,12 +55,14 @@ EXPANSIONS: Mapping[tuple[str, str], Expand] = {
     (MICROSOFT, "FastGelu"): bias_activation,
     (MICROSOFT, "FusedGemm"): fused_gemm,
     (MICROSOFT, "FusedMatMul"): fused_matmul,
+    (MICROSOFT, "GroupQueryAttention"): grouped_attention,
     (MICROSOFT, "MultiHeadAttention"): multi_head_attention,
     (MICROSOFT, "SkipLayerNormalization"): skip_layer_norm,
     (MICROSOFT, "SkipSimplifiedLayerNormalization"): skip_layer_norm,
     (MICROSOFT, "TransposeMatMul"): fused_matmul,
 }
 META = "pitc.expansions"
+WIDENED = "pitc.widened"  # key in `meta` of a model whose float16 is computed in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +72,17 @@ class Source:
     Args:
         value: The input then.
         readers: Where parts read it. A later pass may have put another value in its place there.
+        holder: Where none does, a node outside of the graph that reads it, so that it is kept.
     """
 
     value: ir.Value | None
     readers: tuple[tuple[ir.Node, int], ...]
+    holder: ir.Node | None = None
 
     def now(self, graph: ir.Graph) -> ir.Value | None:
         """The input's value now; None where nothing holds it any more."""
+        if self.holder is not None:
+            return self.holder.inputs[0]
         read = (n.inputs[i] for n, i in self.readers if n.graph is graph)
         value = next(read, self.value)
         producer = None if value is None else value.producer()
@@ -120,7 +128,8 @@ def expand_fused(model: ir.Model) -> int:
         try:
             _check_type(body)
             results = EXPANSIONS[key_of(node)](body)
-        except NoRule:
+        except NoRule as error:
+            node.meta[WHOLE] = str(error)
             body.discard()
             shared.values = known
             continue
@@ -130,10 +139,15 @@ def expand_fused(model: ir.Model) -> int:
 
 
 def _check_type(body: Body) -> None:
-    """In narrower types the parts round more often than the fused kernel does."""
+    """In narrower types the parts round more often than the fused kernel does, if they do not
+    convert where that does.
+    """
     view = body.view
-    floats = [d for i in range(view.n_inputs) if view.has(i) and (d := view.dtype(i)).kind == "f"]
-    if not floats or any(d != np.float32 for d in floats):
+    types: list[np.dtype] = [np.dtype(np.float32)]
+    if view.graph.model.meta.get(WIDENED) and (view.domain, view.op) in OF_HALVES:
+        types.append(np.dtype(np.float16))
+    floats = {d for i in range(view.n_inputs) if view.has(i) and (d := view.dtype(i)).kind == "f"}
+    if len(floats) != 1 or not floats.issubset(types):
         raise NoRule("the operands are not 32-bit floats")
 
 
@@ -164,8 +178,9 @@ def _take_apart(model: ir.Model, body: Body, results: Results) -> Expansion:
 
 
 def _source(parts: Iterable[ir.Node], x: ir.Value | None) -> Source:
-    places = ((n, i) for n in parts for i, v in enumerate(n.inputs) if v is x)
-    return Source(x, () if x is None else tuple(places))
+    places = [(n, i) for n in parts for i, v in enumerate(n.inputs) if v is x and x is not None]
+    made = x is not None and x.producer() is not None
+    return Source(x, tuple(places), ir.node("Identity", [x]) if made and not places else None)
 
 
 def fused_parts(model: ir.Model) -> frozenset[ir.Node]:
@@ -183,11 +198,14 @@ def restore_fused(model: ir.Model, lowered: Collection[ir.Node]) -> int:
     Returns:
         How many nodes.
     """
-    done = 0
+    done, held = 0, False
     for expansion in model.meta.pop(META, ()):
         if not any(n in lowered for n in expansion.members):
             done += _put_together(model, expansion)
-    if done:
+        for holder in (s.holder for s in expansion.sources if s.holder is not None):
+            holder.replace_input_with(0, None)
+            held = True
+    if done or held:
         remove_unused(model)
     return done
 

@@ -1,14 +1,17 @@
 """The standard Attention operator is a function: its own body says what it consists of."""
 
+from typing import Any
+
 import numpy as np
 import onnx
-import onnx.inliner
 import onnx_ir as ir
 
 from pitc.ir.graph import NoRule
+from pitc.ir.schemas import schema_of
 from pitc.passes.expand.body import Body
 
-MASK, SCORES = 3, 3  # the input, and the output
+MASK, LENGTHS = 3, 6  # inputs
+SCORES = 3  # an output
 MASKED = 2  # the mode in which that has the mask added
 
 
@@ -19,29 +22,54 @@ def standard_attention(body: Body) -> list[ir.Value | None]:
         NoRule: It has none, or ONNX Runtime's kernel answers otherwise.
     """
     view = body.view
-    model, node = view.graph.model, view.node
     if body.wants(SCORES) and view.attr("qk_matmul_output_mode", 0) == MASKED:
         flags = view.has(MASK) and view.dtype(MASK) == np.bool_
-        if flags or view.attr("is_causal", 0):
+        if flags or view.attr("is_causal", 0) or view.has(LENGTHS):
             raise NoRule("masked scores are -inf in the body, the lowest number in the kernel")
-    inputs = [body.input(i) for i in range(view.n_inputs)]  # the body wants every operand's type
-    typed = [
-        onnx.helper.make_tensor_value_info(
-            x.name or "", onnx.helper.np_dtype_to_tensor_dtype(view.dtype(i)), _dims(body, i)
-        )
-        for i, x in enumerate(inputs)
-        if x not in inputs[:i]
-    ]
-    outputs = [onnx.helper.make_empty_tensor_value_info(o.name) for o in node.outputs if o.name]
-    graph = onnx.helper.make_graph([ir.to_proto(node)], "call", typed, outputs)
-    opsets = [onnx.helper.make_opsetid(d, v) for d, v in model.opset_imports.items()]
-    proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=model.ir_version)
-    proto = onnx.inliner.inline_selected_functions(
-        proto, [(node.domain, node.op_type)], exclude=False, inline_schema_functions=True
+    function = _function(body)
+    given = {i: body.input(i) for i in range(view.n_inputs) if view.has(i)}
+    results = [x for k, x in enumerate(function.output[: view.n_outputs]) if view.out(k)]
+    graph = onnx.helper.make_graph(
+        list(function.node),
+        "call",
+        [onnx.helper.make_value_info(function.input[i], _type(body, i)) for i in given],
+        [onnx.helper.make_empty_tensor_value_info(x) for x in results],
     )
-    if any(n.op_type == node.op_type for n in proto.graph.node):
+    proto = onnx.helper.make_model(graph, opset_imports=function.opset_import)
+    return _adopt(body, ir.from_proto(proto).graph, list(given.values()))
+
+
+def _function(body: Body) -> onnx.FunctionProto:
+    """The schema's function, made for the operands' types and shapes.
+
+    Raises:
+        NoRule: There is none, or its operators are others in the model's operator set.
+    """
+    view = body.view
+    schema: Any = onnx.defs.get_schema(view.op, view.opset, view.domain)
+    versions = [v for v in schema.context_dependent_function_opset_versions if v <= view.opset]
+    types = [_type(body, i).SerializeToString() for i in range(view.n_inputs)]
+    call = ir.to_proto(view.node).SerializeToString()
+    text = b""
+    if versions:
+        make = schema.get_context_dependent_function_with_opset_version
+        text = make(max(versions), call, types)
+    function: onnx.FunctionProto = onnx.FunctionProto.FromString(text)
+    if not function.node:
         raise NoRule("the operator has no function body for these operands")
-    return _adopt(body, ir.from_proto(proto).graph, {x.name or "": x for x in inputs})
+    for x in function.node:
+        found = [schema_of(x.domain, x.op_type, v) for v in (max(versions), view.opset)]
+        if None in found or len({f.since_version for f in found if f is not None}) > 1:
+            raise NoRule(f"{x.op_type} of its function is another one in set {view.opset}")
+    return function
+
+
+def _type(body: Body, i: int) -> onnx.TypeProto:
+    """The type of an operand; an empty one where that is absent."""
+    if not body.view.has(i):
+        return onnx.TypeProto()
+    dtype = onnx.helper.np_dtype_to_tensor_dtype(body.view.dtype(i))
+    return onnx.helper.make_tensor_type_proto(dtype, _dims(body, i))
 
 
 def _computed(result: ir.Value) -> ir.Value:
@@ -60,11 +88,11 @@ def _dims(body: Body, i: int) -> list[int | str]:
     return [text if number is None else number for number, text in known]
 
 
-def _adopt(body: Body, graph: ir.Graph, operands: dict[str, ir.Value]) -> list[ir.Value | None]:
-    """Take over the nodes of another graph; the results, one for each output of the node."""
-    for value in graph.inputs:
-        value.replace_all_uses_with(operands[value.name or ""])
-    results = {o.name: _computed(o) for o in graph.outputs}
+def _adopt(body: Body, graph: ir.Graph, operands: list[ir.Value]) -> list[ir.Value | None]:
+    """Take over the nodes of a graph of operands; the results, one for each output of the node."""
+    for value, operand in zip(graph.inputs, operands, strict=True):
+        value.replace_all_uses_with(operand)
+    results = [_computed(o) for o in graph.outputs]
     graph.outputs.clear()
     for name, value in list(graph.initializers.items()):
         del graph.initializers[name]
@@ -72,11 +100,11 @@ def _adopt(body: Body, graph: ir.Graph, operands: dict[str, ir.Value]) -> list[i
         body.constants.append(value)
     nodes = list(graph)
     graph.remove(nodes)
-    names = [o.name for o in body.view.node.outputs]
     for n in nodes:
         for value in n.outputs:
             if value.name:
                 value.name = body.names.unique(value.name)
         n.name = None
     body.nodes += nodes
-    return [results[name] if name else None for name in names]
+    found = iter(results)
+    return [next(found) if o.name else None for o in body.view.node.outputs]

@@ -6,7 +6,7 @@ from pitc.ir.branch import SIDES, Path
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph, NodeView, NoRule
 from pitc.ir.index import ONE, UNDECLARED, Poly, nonneg
-from pitc.ir.nodes import FIXED, captures, input_names, output_names
+from pitc.ir.nodes import FIXED, WHOLE, captures, input_names, output_names
 from pitc.passes.control.bodies import body_model, first_shapes, is_loop
 from pitc.passes.control.branches import open_branches
 from pitc.passes.exprs.affine import learn, learn_constants
@@ -80,7 +80,7 @@ def _walk(graph: Graph) -> None:
         try:
             exprs = expr_of(view)
         except NoRule as error:
-            exprs, why = (None,) * view.n_outputs, str(error)
+            exprs, why = (None,) * view.n_outputs, str(node.meta.get(WHOLE, error))
         carried: dict[int, Shape | None] = {}
         if is_loop(graph, node):
             graph.carried[node] = carried_shapes(graph, node)

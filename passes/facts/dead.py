@@ -20,12 +20,10 @@ from pitc.ir.constant import (
     FINITE,
     HIDDEN,
     MASKED,
-    SCORE,
     SMALL,
     Constant,
     annihilates,
     is_hidden,
-    is_kept,
     is_nonzero,
     is_zero,
 )
@@ -39,6 +37,7 @@ from pitc.ir.region import (
     Region,
     Test,
     all_hold,
+    intersection,
     meet,
     prune,
     pull,
@@ -57,14 +56,25 @@ from pitc.passes.facts.fill import (
 )
 from pitc.passes.facts.finite import finite_if
 from pitc.passes.facts.idle_rows import idle_by_lists, idle_rows
+from pitc.passes.facts.limits import (
+    LOWEST_LIMIT,
+    NONE,
+    Loose,
+    agreed,
+    masking,
+    never_largest,
+    operand_of,
+    room_of,
+    slack_of_sum,
+    within_room,
+)
 from pitc.passes.facts.lists import find_lists
 from pitc.passes.facts.zero_signs import signed_zeros
-from pitc.passes.rules.constants import evaluate_constants, ignores
+from pitc.passes.rules.constants import ignores
 from pitc.passes.rules.record import operator_of
 
 Uses = dict[str, list[list[Region]]]  # per value, for each use the regions in which it is idle
 ANY = 1 << 10  # dimensions from there on are no others'
-LOWEST_LIMIT = MASKED + 2 * SMALL  # a mask plus a score stays below it
 
 
 def dead_facts(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None = None) -> None:
@@ -75,12 +85,10 @@ def dead_facts(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None = N
         graph: The graph after `fill_facts`.
         given_up: Regions of graph outputs that the user does not want (padding tokens).
     """
-    dead: Uses = {}
-    slack: dict[str, list[Slack]] = {}
+    uses: dict[str, list[Loose]] = {}
     for name in graph.outputs:
         regions = list((given_up or {}).get(name, ()))
-        dead.setdefault(name, []).append(regions)
-        slack.setdefault(name, []).append((regions, inf))
+        uses.setdefault(name, []).append(Loose(regions, (regions, inf), (regions, inf)))
         graph[name].wanted_whole = not where_left_out(regions)
     below = graph.descendants()
     seen = signed_zeros(graph)
@@ -91,32 +99,34 @@ def dead_facts(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None = N
     for node in reversed(graph.nodes):
         view = NodeView(graph, node)
         for name in output_names(node):
-            graph[name].dead = legal(graph, name, meet(dead.get(name, ())), below)
-            uses = slack.get(name, ())
-            loose = meet(regions for regions, _ in uses)
-            limit = min((limit for _, limit in uses), default=inf)
-            graph[name].slack = legal(graph, name, loose, below, rests=False), limit
+            _note(graph, name, uses.get(name, ()), below)
             if name in graph.lists.rows:
                 graph[name].dead_rows = legal(graph, name, meet(rows.get(name, ())), below)
         for place in range(view.n_inputs):
             if view.has(place):
                 name = view.name(place)
-                idle, loosely = _operand(view, place)
+                found = _operand(view, place)
                 if name in graph.lists.rows:
                     rows.setdefault(name, []).append(idle_rows(view, place))
                 elif more := idle_by_lists(view, place):
-                    idle = resolve([*idle, *more])
-                    loosely = resolve([*loosely[0], *more]), loosely[1]
-                if not where_left_out(idle) and graph[name].whole_readers[-1:] != [node]:
+                    found = found.also(more)
+                if not where_left_out(found.dead) and graph[name].whole_readers[-1:] != [node]:
                     graph[name].whole_readers.append(node)
-                dead.setdefault(view.name(place), []).append(idle)
-                slack.setdefault(view.name(place), []).append(loosely)
+                uses.setdefault(name, []).append(found)
         for name in dict.fromkeys(captures(node)):  # what a body does with a value is not known
-            dead.setdefault(name, []).append([])
-            slack.setdefault(name, []).append(([], inf))
+            uses.setdefault(name, []).append(Loose([], NONE, NONE))
             graph[name].whole_readers.append(node)
     for name in graph.inputs:
-        graph[name].dead = legal(graph, name, meet(dead.get(name, ())), below)
+        graph[name].dead = legal(graph, name, meet(x.dead for x in uses.get(name, ())), below)
+
+
+def _note(graph: Graph, name: str, uses: Sequence[Loose], below: Mapping[str, int]) -> None:
+    """Note what may stand for a value, as all uses say."""
+    value = graph[name]
+    value.dead = legal(graph, name, meet(x.dead for x in uses), below)
+    slack, room = agreed(x.slack for x in uses), agreed(x.room for x in uses)
+    value.slack = legal(graph, name, slack[0], below, rests=False), slack[1]
+    value.room = legal(graph, name, room[0], below, rests=False), room[1]
 
 
 def legal(
@@ -182,69 +192,58 @@ def _changes(graph: Graph, source: str, name: str, changed: int) -> bool:
     return bool(changed & bit) if bit else graph[source].order >= graph[name].order
 
 
-def _operand(view: NodeView, place: int) -> tuple[list[Region], Slack]:
-    """Where one operand place is idle, and where it is slack, for all outputs of the node."""
+def _operand(view: NodeView, place: int) -> Loose:
+    """What may stand for one operand, for all outputs of the node."""
     if operator_of(view).reads_no_element:
-        return [EVERYWHERE], ([EVERYWHERE], inf)
-    dead: list[list[Region]] = []
-    slack: list[Slack] = []
+        return Loose([EVERYWHERE], ([EVERYWHERE], inf), ([EVERYWHERE], inf))
+    found: list[Loose] = []
     for k in range(view.n_outputs):
         expr = view.graph[view.out(k)].expr
-        found = [] if expr is None else _reads(view, k, expr, place)
-        if view.out(k) and not found:  # a use that is not described is live
-            return [], ([], inf)
-        dead += [idle for idle, _ in found]
-        slack += [loose for _, loose in found]
-    return meet(dead), (meet(r for r, _ in slack), min((m for _, m in slack), default=inf))
+        reads = [] if expr is None else _reads(view, k, expr, place)
+        if view.out(k) and not reads:  # a use that is not described is live
+            return Loose([], NONE, NONE)
+        found += reads
+    return Loose(
+        meet(x.dead for x in found), agreed(x.slack for x in found), agreed(x.room for x in found)
+    )
 
 
-def _reads(
-    view: NodeView, output: int, expr: TensorExpr, place: int
-) -> list[tuple[list[Region], Slack]]:
-    """Where each read of one operand place is idle / slack."""
+def _reads(view: NodeView, output: int, expr: TensorExpr, place: int) -> list[Loose]:
+    """What may stand for each read of one operand place."""
     found = [j for j, r in enumerate(expr.reads) if r.operand == place]
     return [_read(view, output, expr, j) for j in found]
 
 
-def _read(view: NodeView, output: int, expr: TensorExpr, j: int) -> tuple[list[Region], Slack]:
-    """Regions of operand j in which one read of it is idle / slack."""
-    graph, name, read = view.graph, view.out(output), expr.reads[j]
+def _read(view: NodeView, output: int, expr: TensorExpr, j: int) -> Loose:
+    """What may stand for operand j at one read of it."""
+    graph, read, operator = view.graph, expr.reads[j], operator_of(view)
     if read.sizing:
-        return [], ([], inf)
+        return Loose([], NONE, NONE)
+    value = graph[view.out(output)]
     unread = [Region({n}) for t in read.within if (n := t.negate()) is not None]
-    idle = unread + _annihilated(view, output, expr, j)
-    own_dead, (own_slack, limit) = graph[name].dead, graph[name].slack
-    if _chooses_infinity(view, read):
-        own_dead = []
+    own_dead = [] if _chooses_infinity(view, read) else value.dead
+    above = Loose(own_dead, value.slack, value.room)
+    idle = unread + _annihilated(view, output, expr, j) + within_room(view, expr, j, above)
     dead = carry(view, expr, read, resolve([*own_dead, *idle]))
+    slack: Slack = resolve(dead), inf
     if expr.combine is Combine.SOFTMAX:
-        zeros = [f.region for f in graph[name].fills if is_zero(f.constant)]
-        return prune(dead), (resolve([*dead, *zeros]), HIDDEN)
-    if expr.combine is Combine.REDUCE and expr.reducer is Reducer.MAX:
-        return prune(dead), (resolve([*dead, *_never_largest(view, expr, read)]), HIDDEN)
-    if expr.combine is Combine.MOVE:
-        return prune(dead), (carry(view, expr, read, own_slack), limit)
-    if not _is_sum_of_two(view, expr):
-        return prune(dead), (resolve(dead), inf)
-    both = (region(a | b) for a, b in product(own_slack, _masking(view, expr, j, limit)))
-    dead = dead + carry(view, expr, read, [r for r in both if r is not None])
-    lower = limit - SMALL
-    if lower < LOWEST_LIMIT or operator_of(view).weight(j) < 0:
-        return prune(dead), (resolve(dead), inf)
-    small = (region(a | b) for a, b in product(own_slack, _small(view, expr, j)))
-    loose = resolve([*(r for r in small if r is not None), *own_dead, *idle])
-    return prune(dead), (carry(view, expr, read, loose), lower)
-
-
-def _never_largest(view: NodeView, expr: TensorExpr, read: Read) -> list[Region]:
-    """Where an element is hidden, in a line of which the largest one is kept: any other hidden
-    number would do.
-    """
-    graph = view.graph
-    rows = [f.region for f in graph[view.out()].fills if is_kept(f.constant)]
-    low = [f.region for f in facts_at(graph, view.name(0), read) if is_hidden(f.constant)]
-    both = (region(a | b) for a, b in product(rows, low))
-    return carry(view, expr, read, [r for r in both if r is not None])
+        zeros = [f.region for f in value.fills if is_zero(f.constant)]
+        slack = resolve([*dead, *zeros]), HIDDEN
+    elif expr.combine is Combine.REDUCE and expr.reducer is Reducer.MAX:
+        slack = resolve([*dead, *never_largest(view, expr, read)]), HIDDEN
+    elif expr.combine is Combine.MOVE:
+        slack = carry(view, expr, read, value.slack[0]), value.slack[1]
+    elif operator.chooses and read.operand > 0 and value.slack[0]:
+        slack = carry(view, expr, read, resolve([*value.slack[0], *idle])), value.slack[1]
+    elif _is_sum_of_two(view, expr):
+        hidden = intersection(value.slack[0], masking(view, expr, j, value.slack[1]))
+        dead = dead + carry(view, expr, read, hidden)
+        lower = value.slack[1] - SMALL
+        if lower < LOWEST_LIMIT or operator.weight(j) < 0:
+            slack = resolve(dead), inf
+        else:
+            slack = slack_of_sum(view, expr, j, value.slack, [*own_dead, *idle])
+    return Loose(prune(dead), slack, room_of(view, expr, j, above, [*own_dead, *idle]))
 
 
 def _chooses_infinity(view: NodeView, read: Read) -> bool:
@@ -261,29 +260,6 @@ def _chooses_infinity(view: NodeView, read: Read) -> bool:
 def _is_sum_of_two(view: NodeView, expr: TensorExpr) -> bool:
     additive = bool(operator_of(view).weights)
     return additive and len(expr.reads) == 2 and not _repeated(view, expr)
-
-
-def _masking(view: NodeView, expr: TensorExpr, j: int, limit: float) -> list[Region]:
-    """Where a sum stays up to a limit, whatever bounded score stands for operand j."""
-    guard = term_guard(view, expr.reads[j])
-    if guard is None:
-        return []
-    low = []
-    for f in facts_at(view.graph, *_operand_of(view, expr, 1 - j)):
-        constants = (SCORE, f.constant) if j == 0 else (f.constant, SCORE)
-        if is_hidden(evaluate_constants(view.op, constants, node=view), limit):
-            low.append(f.region | guard)
-    return low
-
-
-def _small(view: NodeView, expr: TensorExpr, j: int) -> list[Region]:
-    """Where a sum is at most `SMALL` above operand j."""
-    found = []
-    for f in facts_at(view.graph, *_operand_of(view, expr, 1 - j)):
-        # operand 1 is added too, or it is not asked for
-        if is_hidden(evaluate_constants(view.op, (0, f.constant), node=view), SMALL):
-            found.append(f.region)
-    return prune(found)
 
 
 def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[Region]:
@@ -306,7 +282,7 @@ def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[
     if not (unseen or not_taken or expr.reduced):
         return []
     if expr.combine in PRODUCTS:
-        facts = (f for k in factors for f in facts_at(graph, *_operand_of(view, expr, k)))
+        facts = (f for k in factors for f in facts_at(graph, *operand_of(view, expr, k)))
         zeros = (region(f.region | guard) for f in facts if annihilates(f.constant))
         found = prune(r for r in zeros if r is not None)
         if found:
@@ -315,7 +291,7 @@ def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[
     if expr.combine is not Combine.MAP:
         return []
     lists = [
-        facts_at(graph, *_operand_of(view, expr, k)) if k in others else [UNKNOWN]
+        facts_at(graph, *operand_of(view, expr, k)) if k in others else [UNKNOWN]
         for k in range(len(expr.reads))
     ]
     if prod(map(len, lists)) > MAX_COMBINATIONS:
@@ -329,10 +305,6 @@ def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[
     if out and not selects:
         view.assume(FINITE)
     return prune(out)
-
-
-def _operand_of(view: NodeView, expr: TensorExpr, k: int) -> tuple[str, Read]:
-    return view.name(expr.reads[k].operand), expr.reads[k]
 
 
 def _repeated(view: NodeView, expr: TensorExpr) -> set[str]:

@@ -221,10 +221,12 @@ def _by_places(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     dtype = view.out_dtype()
     number = float if dtype is not None and dtype.kind == "f" else int  # of -0.0 the sign counts
     facts = [FillFact(r, number(c)) for r, c in diagonal(view, expr)]
-    if operator_of(view).cuts:
+    elsewhere = operator_of(view).elsewhere
+    c = elsewhere(view) if elsewhere is not None else None
+    if c is not None:
         (read,) = expr.reads
         outside = (region([n]) for t in read.within if (n := t.negate()) is not None)
-        facts += [FillFact(r, number(0)) for r in outside if r is not None]
+        facts += [FillFact(r, number(c)) for r in outside if r is not None]
         facts += known_at(view, read)
     return facts
 

@@ -45,6 +45,7 @@ from pitc.ir.region import (
     region,
     resolve,
 )
+from pitc.passes.rules.build import inside
 
 MAX_GUARDS = 4  # the simplest ways to say that a row keeps a key
 
@@ -130,6 +131,7 @@ def _keeping(kept: Region, expr: TensorExpr) -> Iterator[Region]:
                 yield found
     if along and all(t.pred == "pos" for t in along):
         yield from _at_an_end(kept, expr)
+        yield from _at_a_bound(kept, expr)
     yield from _own_position(kept, expr)
     small = Region(t for t in along if t.pred == "small")
     every = for_all(small, expr.normal) if small else None
@@ -157,11 +159,32 @@ def _at_an_end(kept: Region, expr: TensorExpr) -> Iterator[Region]:
             yield found
 
 
+def _at_a_bound(kept: Region, expr: TensorExpr) -> Iterator[Region]:
+    """The last key, or the first one, that a test of positions allows lies in the region.
+
+    [q - k >= 0 and k < s] of s + 1 keys, a sink behind them   ->   [], by the key k = q
+    """
+    if len(expr.normal) != 1:
+        return
+    (axis,) = expr.normal
+    own = dim_index(axis, expr.shape[axis])
+    for t in kept:
+        for place in (t.idx[0] + own, own - t.idx[0]) if t.pred == "pos" and t.dims() else ():
+            if all(0 <= c.dim != axis for c in place.digits()):
+                maps = [dim_index(d, e) for d, e in enumerate(expr.shape)]
+                maps[axis] = place
+                found = pull(kept, maps, expr.shape)
+                there = None if found is None else region(found | inside(place, expr.shape[axis]))
+                if there is not None:
+                    yield there
+
+
 def _own_position(kept: Region, expr: TensorExpr) -> Iterator[Region]:
     """The key at the row's own position lies in the region; there is one, as it exists as a row.
 
     Where there are more keys than rows, as behind a past, rows stand at the last places: row i of s
-    at key p + i of p + s. Of any other row it would be a key as well.
+    at key p + i of p + s. Beside one key more, which may be a sink, they may stand at the first
+    ones, too. Of any other row it would be a key as well.
     """
     if len(expr.normal) != 1:
         return
@@ -170,8 +193,9 @@ def _own_position(kept: Region, expr: TensorExpr) -> Iterator[Region]:
         before = expr.shape[axis] - extent
         if w == axis or not nonneg(before) or (before.terms and extent == ONE):
             continue
-        maps = [dim_index(d, e) for d, e in enumerate(expr.shape)]
-        maps[axis] = dim_index(w, extent) + before
-        found = pull(kept, maps, expr.shape)
-        if found is not None:
-            yield found
+        for first in (before, ZERO) if before == ONE else (before,):
+            maps = [dim_index(d, e) for d, e in enumerate(expr.shape)]
+            maps[axis] = dim_index(w, extent) + first
+            found = pull(kept, maps, expr.shape)
+            if found is not None:
+                yield found

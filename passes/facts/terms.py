@@ -103,6 +103,8 @@ def _passes(view: NodeView, expr: TensorExpr) -> bool:
     if expr.combine is Combine.MOVE:
         return True
     row = operator_of(view).function
+    if operator_of(view).elsewhere is not None:
+        return True
     return expr.combine is Combine.MAP and (row is None or row.image is None)
 
 

@@ -4,9 +4,8 @@ Transpose  y[o] = x[o permuted]            Reshape  y[o] = x[digits of the row-m
 Slice      y[o] = x[o * step + start]      Concat   y[o] = x_i[o - offset_i] within x_i's range
 """
 
-from collections import Counter
 from collections.abc import Sequence
-from itertools import combinations, zip_longest
+from itertools import zip_longest
 
 from pitc.ir.constant import FILLED
 from pitc.ir.expr import Combine, Read, Shape, TensorExpr
@@ -32,9 +31,9 @@ from pitc.passes.rules.build import (
 )
 from pitc.passes.rules.record import Items, Operator, PackRule, Zeros, always
 from pitc.passes.rules.registry import rule
+from pitc.passes.rules.remains import remaining
 
 LARGEST = ((1 << 31) - 1, (1 << 63) - 1)  # ends that ONNX Runtime takes for "to the end"
-MOST_ZEROS = 5  # sizes of a Reshape that may be 0, of which all sets are tried
 FAR = (1 << LARGEST_SIZE) - 1  # no extent is longer: slice ends from there on mean "to the end"
 
 
@@ -108,51 +107,11 @@ def reshape(view: NodeView) -> list[TensorExpr]:
     if rest in target:
         known = [d for d in target if d != rest]
         left = total_of(shape).divide(total_of(known))
-        if left is None or not (copies or _divides_beside_0(shape, known, left)):
-            left = view.fresh()
+        if left is not None and not copies:
+            left = remaining(view, target.index(rest), known, left)
+        left = view.fresh() if left is None else left
         target = [left if d == rest else d for d in target]
     return _reshaped(view, target)
-
-
-def _divides_beside_0(shape: Sequence[Poly], known: Sequence[Poly], left: Poly) -> bool:
-    """Whether what remains is the quotient of all extents where some that are asked for are 0, too.
-
-    Beside a 0 that it is told to allow, which ONNX does not define, ONNX Runtime divides what is
-    not 0 by what is not 0, and refuses the model where that leaves a rest.
-
-    (b, s) to (b, 2, -1)           b = 0: s / 2, as it is without 0
-    (6*b, 1, s) to (b, 6, -1, s)   b = 0: 1 / 6 is refused
-    (b, 12, s) to (3*b, -1, s)     b = 0: 12, and 4 without 0
-    """
-    if all(nonneg(e - 1) for e in Counter(known) - Counter(shape)):
-        return True
-    extents = [e for e in (*shape, *known) if not nonneg(e - 1)]
-    symbols = sorted({a for e in extents for a in e.symbols()})
-    if len(symbols) > MOST_ZEROS or not all(map(_is_product, extents)):
-        return False
-    return all(
-        _same_quotient(shape, known, left, frozenset(zeros))
-        for n in range(1, len(symbols) + 1)
-        for zeros in combinations(symbols, n)
-    )
-
-
-def _is_product(extent: Poly) -> bool:
-    """True for a number times sizes: 0 where one of them is."""
-    return len(extent.terms) == 1 and all(isinstance(a, str) for m in extent.terms for a in m)
-
-
-def _same_quotient(
-    shape: Sequence[Poly], known: Sequence[Poly], left: Poly, zeros: frozenset[str]
-) -> bool:
-    """Whether ONNX Runtime, where these sizes are 0 and no others, gives `left` or refuses."""
-    if not any(e.symbols() & zeros for e in known):
-        return True
-    has, asked = (total_of([e for e in side if not e.symbols() & zeros]) for side in (shape, known))
-    more = asked.divide(has)
-    if more is not None and nonneg(more - 2):
-        return True
-    return has.divide(asked) == left and not left.symbols() & zeros
 
 
 def _with_copies(view: NodeView, target: Sequence[Poly], shape: Shape) -> list[Poly]:
@@ -430,11 +389,25 @@ def _parts(view: NodeView, size: Poly) -> list[Poly]:
     return [poly(min(chunk, max(n - k * chunk, 0))) for k in range(count)]
 
 
-@rule("Pad", assumes=(Assumes.KNOWN_ARGUMENTS,), has=Operator(finite=always, items=Items.ANY))
+def _padding(view: NodeView) -> float | int | None:
+    """The number that stands around the operand."""
+    if view.attr("mode", "constant") != "constant":
+        return None
+    if view.has(2):
+        found = view.graph.splat(view.name(2))
+        return None if found != found else found
+    return float(view.attr("value", 0.0))
+
+
+@rule(
+    "Pad",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=Operator(finite=always, keeps_clean=True, elsewhere=_padding, items=Items.ANY),
+)
 def pad(view: NodeView) -> list[TensorExpr]:
     """New elements around the operand: a constant that is no operand element, or copies."""
     shape = view.shape(0)
-    amounts = view.int_list(1, "pads") or view.int_list(None, "paddings")
+    amounts = view.sizes(1, "pads") or view.sizes(None, "paddings")
     axes = view.int_list(3)
     places = list(range(len(shape))) if axes is None else [dimension(a, len(shape)) for a in axes]
     if amounts is None or len(amounts) != 2 * len(places):
@@ -445,7 +418,7 @@ def pad(view: NodeView) -> list[TensorExpr]:
     out, index, tests = list(shape), list[Poly | None](bare(shape)), []
     for k, d in enumerate(places):
         before, after = amounts[k], amounts[k + len(places)]
-        if not before and not after:
+        if before == after == ZERO:
             continue
         out[d] = shape[d] + before + after
         at = dim_index(d, out[d]) - before

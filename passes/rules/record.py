@@ -189,7 +189,8 @@ class Operator:
         fill: The number that it gives everywhere; None where a node does not say.
         diagonal: It is 1 on a diagonal of a matrix, this many places above the main one, and 0
             elsewhere.
-        cuts: It is operand 0 where that is read, and 0 elsewhere.
+        elsewhere: It is operand 0 where that is read, and this number elsewhere; None where a node
+            does not say.
         positions: It counts: the operands that it starts from and steps by.
         live_places: It gives the places of nonzero elements, in order.
         zeros: Zeros of its own.
@@ -226,7 +227,7 @@ class Operator:
     value: Value | None = None
     fill: Callable[[NodeView], Any] | None = None
     diagonal: Callable[[NodeView], int] | None = None
-    cuts: bool = False
+    elsewhere: Callable[[NodeView], Number | None] | None = None
     positions: tuple[int, int] | None = None
     live_places: bool = False
     zeros: Zeros | None = None

@@ -131,7 +131,7 @@ def cumulate(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Trilu",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
-    has=Operator(finite=always, cuts=True, items=Items.ANY),
+    has=Operator(finite=always, elsewhere=lambda _: 0, items=Items.ANY),
 )
 def trilu(view: NodeView) -> list[TensorExpr]:
     """The elements on one side of a diagonal; the others are 0 and not read."""

@@ -23,6 +23,10 @@ class Reason(Enum):
     TRAINING = "loss or training: inference graphs do not contain it"
     CLASSICAL = "classical machine learning on feature rows: trees, kernels, encoders"
     CACHE = "a key and value cache: the result depends on what earlier calls left in a buffer"
+    APPENDED = (
+        "becomes its parts where sizes say that new keys stand behind those of the past; else its "
+        "cache may be longer than what is in it, and written in place"
+    )
     LITERAL = "a string or sparse constant; others are known values, not nodes"
     TOO_NEW = "newer than the operator sets of ONNX Runtime, so no expression has been proven"
     UNPROVEN = "no expression has been proven against ONNX Runtime"
@@ -63,7 +67,8 @@ _MICROSOFT = {
         "QEmbedLayerNormalization QLinearAveragePool QLinearConcat QLinearConv "
         "QLinearGlobalAveragePool"
     ),
-    Reason.CACHE: "DecoderMaskedMultiHeadAttention GroupQueryAttention SparseAttention",
+    Reason.CACHE: "DecoderMaskedMultiHeadAttention SparseAttention",
+    Reason.APPENDED: "GroupQueryAttention",
     Reason.UNPROVEN: (
         "BranchwiseRMSNorm CDist ConvTransposeWithDynamicPads EngramGate ExpandDims GatedAdd "
         "GatedRMSNorm GatherND HyperConnectionPostMix HyperConnectionPreMix Inverse "

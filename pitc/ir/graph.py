@@ -55,6 +55,8 @@ class Graph:
         clamps: Sizes that are the smaller one of two.
         parts: Sizes that are not known, and others that they are never larger than.
         copies: Sizes that are the first one of two, or the second where the first is 0.
+        rests: Reshapes of which the size that remains may be another one where sizes that they ask
+            for are 0: its place, and what it is else.
         demands: Sizes of which nodes refuse 0, and the nodes.
         counts: Sizes that count places of something, and how many places it has.
         lists: Lists of places, with what is known from behind.
@@ -81,6 +83,7 @@ class Graph:
         self.clamps: dict[Poly, tuple[Poly, Poly]] = {}
         self.parts: dict[Poly, Poly] = {}
         self.copies: dict[Poly, tuple[Poly, Poly]] = {}
+        self.rests: dict[ir.Node, tuple[int, Poly]] = {}
         self.demands: list[tuple[ir.Node, Poly]] = []
         self.counts: dict[Poly, Poly] = {}
         self.lists = Lists()

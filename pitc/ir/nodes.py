@@ -17,6 +17,7 @@ Array = npt.NDArray[Any]
 FIXED = 2
 PACKED, PLAN = "pitc", "pitc.plan"
 """The domain of packed nodes, and the key of their plan in `meta` (`passes/lower/packed.py`)."""
+WHOLE = "pitc.whole"  # key in `meta` of a fused node: why it is not taken apart
 OVERRIDABLE_SINCE = 4  # IR version from which a caller may override initializers listed as inputs
 
 

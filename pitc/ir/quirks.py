@@ -49,7 +49,7 @@ QUIRKS = (
     Quirk(
         "rest beside 0",
         "a Reshape to 0 and -1 divides what is not 0 by what is not 0",
-        "passes.rules.movement:_divides_beside_0",
+        "passes.rules.remains:remaining",
         since="1.31.1",
     ),
     Quirk("ends of slices", "backwards, the largest is the first", "passes.rules.movement:LARGEST"),
@@ -66,7 +66,13 @@ QUIRKS = (
     Quirk("trips of loops", "have the body's shape [1]", "passes.control.bodies:first_shapes"),
     Quirk("own operators", "go before functions", "passes.normalise:inline_functions"),
     Quirk("halves", "float16 nodes of CPUs leave out roundings in between", "passes.fold:TYPES"),
+    Quirk("halves of groups", "are rounded: the kernel is one of float16", "ir.quirks:OF_HALVES"),
 )
+
+OF_HALVES = frozenset({("com.microsoft", "GroupQueryAttention")})
+"""Operators of which the CPU provider has a kernel of float16, that computes in float32 inside: it
+reads float16, and rounds what it gives.
+"""
 
 COUNTED_OTHERWISE = frozenset(
     {

@@ -49,6 +49,8 @@ class Value:
         sign_unseen: No output tells a 0 of it from a -0.0.
         dead: Dead facts: regions of it that no graph output depends on.
         slack: Slack facts: regions in which any number up to a limit would do, and the limit.
+        room: Regions in which any number up to a limit would do that keeps what is known of it, and
+            the limit.
         dead_rows: Dead facts of its dense form, where it has a row per entry of a list.
         wanted_whole: It is an output of the graph, and no part of that is given up.
         whole_readers: The nodes of which no dead fact of it can come: each reads all of it.
@@ -80,6 +82,7 @@ class Value:
     sign_unseen: bool = False
     dead: list[Region] = field(default_factory=list)
     slack: Slack = field(default_factory=lambda: ([], inf))
+    room: Slack = field(default_factory=lambda: ([], inf))
     dead_rows: list[Region] = field(default_factory=list)
     wanted_whole: bool = False
     whole_readers: list[ir.Node] = field(default_factory=list)
@@ -87,7 +90,7 @@ class Value:
     @property
     def is_loose(self) -> bool:
         """Other numbers would do somewhere: it may change where what it is computed from does."""
-        return bool(self.dead or self.slack[0] or self.dead_rows)
+        return bool(self.dead or self.slack[0] or self.room[0] or self.dead_rows)
 
     def from_before(self) -> Value:
         """The record without what is known from behind the value."""
@@ -95,6 +98,7 @@ class Value:
             self,
             dead=[],
             slack=([], inf),
+            room=([], inf),
             dead_rows=[],
             sign_unseen=False,
             wanted_whole=False,

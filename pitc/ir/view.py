@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.expr import Shape
-from pitc.ir.index import ONE, Poly, poly
+from pitc.ir.index import ONE, Poly, nonneg, poly
 from pitc.ir.nodes import Array, attribute, node_name
 
 if TYPE_CHECKING:
@@ -246,11 +246,19 @@ class NodeView:
         """A size that is asked for, where 0 asks for the dimension's own, if it has one."""
         if own is None:
             self.graph.demands.append((self.node, size))
-        if own is None or (ONE, size) in self.graph.reached:
+        if own is None or (ONE, size) in self.graph.reached or self._is_never_0(size):
             return size
         found = self.fresh()
         self.graph.copies[found] = (size, own)
         return found
+
+    def _is_never_0(self, size: Poly) -> bool:
+        """True for a size that is another one, or what is not 0 where that is 0."""
+        while size in self.graph.copies:
+            size = self.graph.copies[size][1]
+            if nonneg(size - 1):
+                return True
+        return False
 
     def inferred(self, out: int, dim: int) -> Poly:
         """Size of an output dimension by ONNX's inference, else a fresh symbol."""

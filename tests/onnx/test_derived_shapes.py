@@ -200,6 +200,10 @@ JOINED = {
     "u = Reshape (four, k) v = Reshape (u, k) w = Add (v, far)": "b",
     "u = Reshape (both, k) v = Reshape (u, k) w = Add (v, far)": "b",
     "u = Reshape (four, h) v = Reshape (u, k) w = Add (v, far)": "?2",
+    # a size of another value that is b, or 4, is no 0 that copies
+    "u = Reshape (four, k) l = Shape (u) v = Reshape (four, l) w = Add (v, far)": "b",
+    "u = Reshape (front, k) l = Shape (u) v = Reshape (four, l) w = Add (v, far)": "?1",
+    "u = Reshape (lengths, k) l = Shape (u) v = Reshape (four, l) w = Add (v, far)": "?2",
     "u = Reshape (front, k) v = Reshape (u, k) w = Add (v, far)": "?2",
     # each walk has another name for the size; it ends all the same
     "u = Compress (lengths, flags) l = Shape (u) v = Reshape (four, l) w = Add (v, u)": "?2",

@@ -168,7 +168,10 @@ def test_rewrites_that_apply_are_counted_in_order() -> None:
         "widen",
         "expand_fused",
         "fold_known_if",
+        "name_rests",
         "fold_numbers",
+        "drop_empty_pads",
+        "name_cast_types",
         "drop_same_casts",
         "remove_identities",
     ]

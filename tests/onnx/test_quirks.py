@@ -179,11 +179,22 @@ def halves(_: Path) -> bool:
     return bool(np.asarray(made.run(None, feeds)[0]) == 2050)
 
 
+def halves_of_groups(folder: Path) -> bool:
+    body = """(float16[1, 2, 8] q, int32[1] n, int32 t) => (y)
+        {
+            y = com.microsoft.GroupQueryAttention <num_heads = 1, kv_num_heads = 1>
+                (q, q, q, , , n, t)
+        }"""
+    file = folder / "optimised.onnx"
+    session(parsed(17, body), str(file))
+    return [n.op_type for n in onnx.load(file).graph.node] == ["GroupQueryAttention"]
+
+
 SHOWN: tuple[Callable[[Path], bool], ...] = (
     *(flags, range_of_vectors, early_quantisation, no_where, no_where_of_int8, windows),
     *(range_of_floats, squeeze_of_none, rest_beside_0, ends_of_slices, joined_with_nothing),
     *(batches_of_places, beta_of_0, groups_of_nothing, masked_scores, trips_of_loops),
-    *(own_operators, halves),
+    *(own_operators, halves, halves_of_groups),
 )
 
 

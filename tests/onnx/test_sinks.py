@@ -14,7 +14,7 @@ import pytest
 
 from pitc.ir.constant import SCORE, is_zero
 from pitc.ir.graph import Graph, NodeView
-from pitc.passes.facts.dead import _never_largest
+from pitc.passes.facts.limits import never_largest
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import LowerOptions, analyse, run_passes
 from tests.fact_check import proven
@@ -85,7 +85,7 @@ def test_only_hidden_scores_are_never_the_largest() -> None:
     graph = facts(model())
     node, expr = graph["most"].producer, graph["most"].expr
     assert node is not None and expr is not None
-    found = _never_largest(NodeView(graph, node), expr, expr.reads[0])
+    found = never_largest(NodeView(graph, node), expr, expr.reads[0])
     assert found and all("mask[d0, d3] == 0" in str(r) for r in found)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pitc.ir.expr import TensorExpr
-from pitc.ir.index import ONE
+from pitc.ir.index import ONE, dim_index
 from pitc.ir.region import SOME, Region, Test, describe, position
 from pitc.passes.audit.points import where
 from pitc.passes.facts.softmax import _keeping
@@ -68,7 +68,8 @@ ANY, EVERY = bound_digit(SOME - 1, s), bound_digit(-1, s)
         # a position: the key at the row's own one
         ([position(Y - Z)], ["everywhere"]),
         ([position(Y - Z), MASK], ["P[b, q] != 0"]),
-        ([position(Z - Y - 1)], []),
+        # or the last or the first one that positions allow, where there is one
+        ([position(Z - Y - 1)], ["-q+s-2 >= 0"]),
         # biases small at all keys
         (
             [SMALL, PAIRS],
@@ -96,6 +97,20 @@ ANY, EVERY = bound_digit(SOME - 1, s), bound_digit(-1, s)
 def test_guards_that_are_found(kept: list[Test], guards: list[str]) -> None:
     found = {describe(g, NAMES) for g in _keeping(Region(kept), softmax_over((2,)))}
     assert found == set(guards)
+
+
+def test_one_key_more_does_not_move_those_of_rows() -> None:
+    """A sink behind them: rows stand at the first keys, not at the last ones."""
+    expr = replace(softmax_over((2,)), shape=(*SPACE[:2], s + 1))
+    key = dim_index(2, s + 1)
+    before = position(s - 1 - key)
+    for kept, guard in [
+        ([position(Y - key), before], "everywhere"),
+        ([position(Y - key), position(key - Y + 2), before], "everywhere"),
+        ([before, nz("P", X, key)], "P[b, q] != 0"),
+    ]:
+        found = {describe(g, NAMES) for g in _keeping(Region(kept), expr)}
+        assert guard in found
 
 
 def test_without_keys_there_is_no_place_of_a_row_among_them() -> None:

@@ -68,7 +68,8 @@ BELOW = {
     "expand": ("rules", "control", "exprs"),
     "widen": ("rules", "exprs", "expand"),
     "fold": ("rules", "exprs"),
-    "normalise": ("rules", "quirks", "control", "exprs", "expand", "widen", "fold"),
+    "rests": ("exprs",),
+    "normalise": ("rules", "quirks", "control", "exprs", "expand", "widen", "fold", "rests"),
     "live_scales": ("rules", "exprs", "masks", "padding", "normalise"),
     # facts
     "facts": ("rules", "control", "exprs", "normalise"),  # bodies of loops are models of their own

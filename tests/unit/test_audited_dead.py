@@ -6,7 +6,12 @@ from tests.fact_check import proven
 from tests.fact_texts import text_model
 from tests.unit import test_dead_regions, test_dead_slack
 
-BODIES = {*test_dead_regions.DEAD, *test_dead_slack.DEAD, *test_dead_slack.SLACK}
+BODIES = {
+    *test_dead_regions.DEAD,
+    *test_dead_slack.DEAD,
+    *test_dead_slack.SLACK,
+    *test_dead_slack.ROOM,
+}
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -111,7 +111,50 @@ SLACK: dict[str, dict[str, tuple[list[str], float]]] = {
     f"{T} l = Shape (t) p = Cast <to = 1> (l)": {"t": (["everywhere"], inf), "l": NONE},
 }
 
+CAPPED = f"{M} c = Tanh (a)"
+ROOM: dict[str, dict[str, tuple[list[str], float]]] = {
+    # beside a mask any number up to 4250 would do, as long as it is a tanh
+    f"{CAPPED} z = Add (c, m) p = Softmax (z)": {"c": ([ROW], 4250), "a": ([ROW], inf), "z": NONE},
+    f"{CAPPED} u = Add (c, half) z = Add (u, m) p = Softmax (z)": {
+        "u": ([ROW], 4250),
+        "c": ([ROW], 3250),
+    },
+    f"{CAPPED} z = Add (c, m) y = Add (z, half) p = Softmax (y)": {"c": ([ROW], 3250), "z": NONE},
+    f"{CAPPED} u = Mul (c, half) z = Add (u, m) p = Softmax (z)": {"c": ([ROW], 4250 * 0.99 / 0.5)},
+    f"{CAPPED} u = Div (c, two) z = Add (u, m) p = Softmax (z)": {"c": ([ROW], 4250 * 0.99 * 2)},
+    # of a product by less than 0 there is a least number, not a largest one
+    f"{CAPPED} u = Mul (c, minus) z = Add (u, m) p = Softmax (z)": {"u": ([ROW], 4250), "c": NONE},
+    f"{CAPPED} u = Div (half, c) z = Add (u, m) p = Softmax (z)": {"c": NONE},
+    f"{CAPPED} u = Mul (c, k) z = Add (u, m) p = Softmax (z)": {"c": (["k[] == 0"], inf)},
+    f"{CAPPED} z = Sub (m, c) p = Softmax (z)": {"c": NONE},
+    # all readers must agree
+    f"{CAPPED} z = Add (c, m) o = Abs (c) p = Softmax (z)": {"c": ([], 4250), "a": NONE},
+    f"{CAPPED} b = Cast <to = 9> (bytes) y = Add (c, m) z = Where (b, y, nought) p = Softmax (z)": {
+        "c": (
+            ["bytes[d0, d1, d2] == 0", f"{OFF} and some d-101: bytes[d0, d1, d-101] == 0", ROW],
+            4250,
+        ),
+    },
+}
+
 DEAD: dict[str, dict[str, list[str]]] = {
+    # what an operator bounds stays within the room that a mask leaves; other numbers need not
+    f"{CAPPED} z = Add (c, m) p = Softmax (z)": {"a": [ROW], "c": [], "z": []},
+    **{
+        f"k2 = Constant <value_float = {k}> () {CAPPED} u = {op} z = Add (u, m) y = Add (z, half)"
+        " p = Softmax (y)": {"a": [ROW] if most < 3217 else [], "c": [], "u": []}
+        for k, op, most in [
+            (3200.0, "Mul (c, k2)", 3200),
+            (3200.0, "Mul (k2, c)", 3200),
+            (3240.0, "Mul (c, k2)", 3240),
+            (0.0003125, "Div (c, k2)", 3200),
+            (0.00031, "Div (c, k2)", 3226),
+        ]
+    },
+    f"{M} c = Sigmoid (a) z = Sum (m, c) p = Softmax (z)": {"a": [ROW], "c": []},
+    f"{M} c = Exp (a) z = Add (m, c) p = Softmax (z)": {"a": [], "c": []},
+    # of a NaN the tanh is NaN
+    f"{M} l = Log (a) c = Tanh (l) z = Add (c, m) p = Softmax (z)": {"l": [], "a": [], "c": []},
     # a score under a mask, not the mask
     f"{M} z = Add (a, m) p = Softmax (z)": {"a": [ROW], "m": [], "z": []},
     f"{M} z = Add (m, a) p = Softmax (z)": {"a": [ROW], "m": [], "z": []},
@@ -154,6 +197,15 @@ DEAD: dict[str, dict[str, list[str]]] = {
 def test_slack(body: str) -> None:
     graph = analysed_text(body)
     assert {name: slack_of(graph, name) for name in SLACK[body]} == SLACK[body]
+
+
+@pytest.mark.parametrize("body", ROOM)
+def test_room(body: str) -> None:
+    graph = analysed_text(body)
+    found = {
+        name: ([str(r) for r in graph[name].room[0]], graph[name].room[1]) for name in ROOM[body]
+    }
+    assert found == ROOM[body]
 
 
 @pytest.mark.parametrize("body", DEAD)

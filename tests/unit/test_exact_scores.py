@@ -165,7 +165,7 @@ d = MatMul (bias, other)  c = Softmax <axis = -1> (d)  x = Add (c, raw)
 x = Add (small, tall)
 > NO_LOWERING at x
 x = CastLike (raw, bias)
-> raw | p m x | 1 | | | DEAD, LIVE
+> raw | p m | 1 | | | DEAD, LIVE
 h = Cast <to = 10> (raw)  x = CastLike (h, raw)
 > NO_LOWERING at x
 f = Expand (ninf, size)  x = If (flag) <then_branch = t () => (float[b, 3, s, s] y) { y = Identity

@@ -60,7 +60,7 @@ SAFE: dict[str, Any] = {
     "value": None,
     "fill": None,
     "diagonal": None,
-    "cuts": False,
+    "elsewhere": None,
     "positions": None,
     "live_places": False,
     "zeros": None,  # nothing rests on it but the cost of the analysis
