@@ -289,6 +289,7 @@ def _with_itself(view: NodeView, read: Read, facts: list[FillFact]) -> list[Fill
     shape, dtype = view.graph[name].shape, view.graph[name].dtype
     if sum(is_zero(f.constant) for f in facts) < MANY_PARTS or shape is None or dtype != np.bool_:
         return facts
+    view.graph.many_parts.add(name)
     whole = (
         FillFact(r, f.constant)
         for f in truth_values(view.graph, name)

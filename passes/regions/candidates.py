@@ -16,11 +16,10 @@ from pitc.ir.constant import ZN, is_zero
 from pitc.ir.expr import Combine, Shape, TensorExpr, sums_products
 from pitc.ir.graph import Graph
 from pitc.ir.index import Coords
-from pitc.ir.nodes import first_input, first_output, input_names
+from pitc.ir.nodes import first_output, input_names
 from pitc.ir.refusal import Code
 from pitc.ir.since import Since
 from pitc.ir.sizes import sizes_known
-from pitc.passes.expand import fused_parts
 from pitc.passes.exprs.coordinates import follow
 from pitc.passes.regions.attention import key_coords, row_coords
 from pitc.passes.regions.channels import is_convolution
@@ -38,8 +37,6 @@ from pitc.passes.regions.form import (
 )
 from pitc.passes.regions.price import contraction_flops
 from pitc.passes.rules.record import PackRule, operator_of
-
-MOST_STEPS = 8  # between a softmax and the product with values
 
 
 class Tried(Flag):
@@ -136,16 +133,10 @@ class Search:
 
     @cached_property
     def all_keys(self) -> dict[str, list[FormContext]]:
-        """Domains of all keys, in their own order, of the values that weights multiply.
-
-        Where all weights may count, a fused operator of ONNX Runtime is as fast.
-        """
+        """Domains of all keys, in their own order, of the values that rows with zeros multiply."""
         graph, found = self.graph, InOrder(self.graph)
-        fused = fused_parts(graph.model)
         for _, expr, (left, right) in self._free_products():
-            softmax = _softmax_of(graph, left)
-            zeros = any(is_zero(f.constant) or f.constant == ZN for f in graph[left].fills)
-            if softmax is not None and (zeros or softmax not in fused):
+            if any(is_zero(f.constant) or f.constant == ZN for f in graph[left].fills):
                 for coords in key_coords(expr, graph[right].shape):
                     found.add(right, coords)
         known = dict[str, list[FormContext]]()
@@ -157,19 +148,6 @@ class Search:
     def beside(self, name: str) -> list[FormContext]:
         """Domains to which keys may belong: those with dead keys first."""
         return [*self.contexts.of(name), *self.all_keys.get(name, ())]
-
-
-def _softmax_of(graph: Graph, name: str) -> ir.Node | None:
-    """The softmax that a value is, or that it is made of element by element."""
-    for _ in range(MOST_STEPS):
-        expr, node = graph[name].expr, graph[name].producer
-        if expr is None or node is None or expr.combine is Combine.SOFTMAX:
-            return node
-        if expr.combine not in (Combine.MAP, Combine.MOVE):
-            break
-        wide = [n for n in input_names(node) if n and graph[n].shape == graph[name].shape]
-        name = wide[0] if wide else first_input(node)
-    return None
 
 
 def rows_left_out(search: Search) -> Iterator[PackCandidate]:

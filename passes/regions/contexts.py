@@ -190,7 +190,7 @@ def contexts_of(graph: Graph) -> Contexts:
             for domain in {d for domains in found for d in domains(graph, node)}:
                 work[domain] += flops
     paying = sorted(
-        (d for d in work if can_compute(graph, d)),
+        (d for d in work if can_compute(graph, d) and not _asks_all_pairs(graph, d)),
         key=lambda d: (d.rarely_dead, -work[d], sorted(map(str, d.dead))),
     )
     lines = _whole_lines(paying)
@@ -247,6 +247,13 @@ def _zero_domains(graph: Graph, node: ir.Node) -> Iterator[Domain]:
     zeros = (r for r in zero_regions(graph, first_output(node)) if rows and len(r) == 1)
     found = (domain for domain, _ in filter(None, map(domain_of, zeros)))
     yield from (domain for domain in found if not domain.rarely_dead)
+
+
+def _asks_all_pairs(graph: Graph, domain: Domain) -> bool:
+    """True where a whole mask of pairs would have to be made and reduced to know what lives: lists
+    of pairs say the same.
+    """
+    return any(t.alls and t.src in graph.many_parts for t in domain.dead)
 
 
 def _whole_lines(domains: Iterable[Domain]) -> set[frozenset[Test]]:

@@ -35,7 +35,7 @@ from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.live_tests import bytes_touched, tests_cost_more
 
 Forms = Mapping[ir.Node, Form]
-DENSE_SHARE = 8  # of attention's operations, what its scores take in memory is one of so many parts
+KEYS_PER_QUERY = 64  # that are turned, where keys are a cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,21 +187,14 @@ def estimated_size(extents: Shape, size: int = EXAMPLE_SIZE) -> int:
 
 
 def _row_flops(graph: Graph, form: Form, size: int = EXAMPLE_SIZE) -> int:
-    """Multiply-adds, counted twice, that one dead row saves.
-
-    Attention from all rows saves none of them where no pair is hidden, as what a dead key saves
-    grows with the number of rows, which may be one. But no score is written to memory, and none is
-    read: that counts as a part of them (`DENSE_SHARE`).
+    """Multiply-adds, counted twice, that one dead row saves: of attention from all rows none, as
+    what a dead key saves grows with the number of rows, which may be one.
     """
     out = form.packings[0]
     if form.saves is Saves.TERMS:
         return 2 * estimated_size(graph[out.name].shape or (), size)
-    flops = _flops_of_row(graph, form, size)
-    if not out.domain.lives_everywhere:
-        return flops
-    if not isinstance(form.plan, Attention) or not graph.target.lists_pairs:
-        return 0
-    return flops if form.plan.pairs else flops // DENSE_SHARE
+    hides = isinstance(form.plan, Attention) and form.plan.pairs
+    return 0 if out.domain.lives_everywhere and not hides else _flops_of_row(graph, form, size)
 
 
 def _flops_of_row(graph: Graph, form: Form, size: int) -> int:
@@ -226,10 +219,13 @@ def _copied_flops(graph: Graph, form: Form) -> int:
 def _moved_bytes(graph: Graph, forms: Forms, demand: Demand, members: Collection[ir.Node]) -> int:
     """Bytes per row that enter and leave a region; rows in their own order need no copy.
 
-    Where nothing but pairs is left out, these rows must lie so, or they are turned.
+    Where nothing but pairs is left out, these rows must lie so, or they are turned. Keys of other
+    extents than the queries may be many times as many: a cache.
     """
     entering, price = dict[str, int](), graph.target.apart_price
     only_pairs = all(d.lives_everywhere for n in members for d in forms[n].domains)
+    attends = [n for n in members if isinstance(forms[n].plan, Attention)]
+    queries = {forms[n].packings[0].domain.extents for n in attends or members}
     for node in members:
         for operand in forms[node].operands:
             if isinstance(operand, GatheredOperand) or (
@@ -241,6 +237,8 @@ def _moved_bytes(graph: Graph, forms: Forms, demand: Demand, members: Collection
                 )
             ):
                 row = _row_bytes(graph, operand.name, _row(graph, operand))
+                if operand.domain.lives_everywhere and operand.domain.extents not in queries:
+                    row *= KEYS_PER_QUERY
                 entering[operand.name] = row * (price if _lies_apart(graph, operand) else 1)
     leaving = sum(
         _row_bytes(graph, packing.name, packing.layout.rest_shape)

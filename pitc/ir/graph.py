@@ -65,6 +65,7 @@ class Graph:
             that is not sure.
         bodies: Bodies of loops as graphs of their own, with fill facts.
         assumptions: Named assumptions, and the nodes that need them.
+        many_parts: Bools of pairs that are made of many parts.
         only_01: The input that facts take for 0 or 1 because the user says so, a padding mask of
             numbers; None where there is none.
     """
@@ -92,6 +93,7 @@ class Graph:
         self.bodies: dict[ir.Node, Graph] = {}
         self.assumptions: dict[str, list[str]] = {}
         self.only_01: frozenset[str] = frozenset()
+        self.many_parts: set[str] = set()
         self._tensors: dict[str, ir.TensorProtocol] = {}
         self._arrays: dict[str, Array] = {}
         self._exceptional: dict[str, frozenset[str]] = {}

@@ -124,7 +124,7 @@ GUARDS = {  # finite, clean
     """t = ReduceSum (x, last) f = Cast <to = 1> (places) u = Mul (t, f) c = Greater (u, zero)
        r = Cast <to = 9> (places) e = Not (r) k = And (c, e) a = Where (k, zero, low)
        n = Greater (x, zero) o = Where (n, zero, a) y = Softmax (o)""": (
-        *("some j: n[d0, j] != 0",) * 2,
+        *("k[d0, 0] != 0",) * 2,
         FREE,
     ),
     # loops
