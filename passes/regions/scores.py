@@ -8,14 +8,12 @@ from functools import partial
 from itertools import combinations
 from math import inf
 
-import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.constant import (
     BOUNDED,
     FINITE,
     MASKED,
-    SMALL,
     ZN,
     Constant,
     is_hidden,
@@ -37,14 +35,12 @@ from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import BiasTerm, Factor, FormContext, PackCandidate
 from pitc.passes.regions.pairs import hidden_pairs, lies_in, seen_pairs
 from pitc.passes.regions.price import pair_flops
+from pitc.passes.regions.rounding import SWALLOWING, shows_rounding
 from pitc.passes.regions.sight import Condition, Sight
 from pitc.passes.regions.steps import LEAST, MOST, Steps, pair_of
 from pitc.passes.rules.record import PackRule, operator_of
 
 ABSORBING = -3e38  # any bounded score plus this is this, in float32
-SWALLOWING = -1e11  # beside it bounded scores and small terms are nothing, in whatever order
-FINE = 2 * SMALL  # a small term and what is added to it: beside it scores keep their digits
-DROWNING = -1e9  # beside it float32 scores are rounded to multiples of 64
 
 
 @dataclass(slots=True)
@@ -357,7 +353,9 @@ def _check_bias(site: PackCandidate, scores: Scores) -> Refusal | None:
             Code.NO_LOWERING, "a finite number replaces scores that have a bias", scores.name
         )
     everywhere = site.context.domain.lives_everywhere
-    if not scores.spared and _shows_rounding(site.context.graph, scores, everywhere):
+    if not scores.spared and shows_rounding(
+        site.context.graph, scores.name, scores.bias, last_bits=everywhere
+    ):
         return site.refuse(
             Code.NO_LOWERING,
             "rows with only hidden keys show how scores round",
@@ -366,46 +364,6 @@ def _check_bias(site: PackCandidate, scores: Scores) -> Refusal | None:
     if replaced or len(scores.bias) > 1:  # of two large terms the order matters
         site.context.graph.assume(BOUNDED, site.node)
     return None
-
-
-def _shows_rounding(graph: Graph, scores: Scores, last_bits: bool) -> bool:
-    """True where the weights of a row of hidden keys alone may hang on how its scores are rounded.
-
-    Where a row has other keys that does not show, as the weights of hidden ones are 0.
-
-    * Two terms are added in another order here, and a half type rounds more than the kernel does:
-      a mask has to absorb the other terms and the score.
-    * One float32 term is added as it was. Beside -1e4 a score is rounded to 1e-3, this way or that
-      as its last bits are: so do two levels of optimisation of ONNX Runtime differ.
-    * What -inf replaces comes out the same in any order.
-
-    Args:
-        graph: The graph.
-        scores: At the first contraction.
-        last_bits: What hangs on the last bits of a score counts, too, and so does a term that
-            nobody bounds.
-    """
-    terms = [t for t in scores.bias if t.low != -inf]
-    alone = len(terms) == 1 and graph.dtype(scores.name) == np.float32
-    if alone and not last_bits:
-        return False
-    large = [t for t in terms if not _is_small(graph, t)]
-    if last_bits and len(large) > 1:
-        return True
-    highest = DROWNING if alone else SWALLOWING
-    return any(
-        r is not None and not (r.lo >= -FINE and r.hi <= FINE) and not r.hi <= highest
-        for t in large
-        if t.low is None
-        for r in (range_of(f.constant) for f in graph[t.name].fills)
-    )
-
-
-def _is_small(graph: Graph, term: BiasTerm) -> bool:
-    return term.low is None and any(
-        r is not None and r.lo >= -SMALL and r.hi <= SMALL
-        for r in (range_of(f.constant) for f in graph[term.name].fills if not f.region.tests)
-    )
 
 
 def _reshape(

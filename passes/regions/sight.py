@@ -11,7 +11,7 @@ is not understood is a leaf: flags of queries, of keys, or of pairs, which nodes
 formula holds exactly where its fact's tests hold.
 """
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,11 +26,15 @@ from pitc.ir.sizes import sizes_known
 from pitc.passes.exprs.affine import LONGEST, before_moves
 from pitc.passes.regions.domain import Domain, Table, exchange, free_digits
 from pitc.passes.regions.live_tests import can_compute
+from pitc.passes.rules import laws
 from pitc.passes.rules.affine import Order
+from pitc.passes.rules.laws import Law
 from pitc.passes.rules.record import operator_of
 
 MOST_SIZES = 8  # in a test of positions
 LONG = np.dtype(np.int64)
+#: Of operators of bools, by the law of their constants.
+CONNECTIVES: Mapping[Law, str] = {laws.both: "and", laws.either: "or", laws.opposite: "not"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,14 +247,15 @@ class Sight:
         ]
         if len(sides) < len(places) or any(read.within for read in expr.reads):
             return None
-        if not node.domain and node.op_type in ("And", "Or", "Not"):
+        operator = operator_of(node)
+        op = CONNECTIVES.get(operator.law) if operator.law is not None else None
+        if op is not None:
             parts = [self._truth(*side) for side in sides]
             if any(part is None for part in parts):
                 return None
             known = [part for part in parts if part is not None]
-            op = node.op_type.lower()
             return negation(known[0]) if op == "not" else joint(op, known)
-        order = operator_of(node).order
+        order = operator.order
         compared = None if order is None else self._compared(order, *sides)
         return compared or self._by_facts(name, index)
 
