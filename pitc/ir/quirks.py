@@ -66,7 +66,12 @@ QUIRKS = (
     Quirk("trips of loops", "have the body's shape [1]", "passes.control.bodies:first_shapes"),
     Quirk("own operators", "go before functions", "passes.normalise:inline_functions"),
     Quirk("halves", "float16 nodes of CPUs leave out roundings in between", "passes.fold:TYPES"),
-    Quirk("halves of groups", "are rounded: the kernel is one of float16", "ir.quirks:OF_HALVES"),
+    Quirk(
+        "halves of groups",
+        "are rounded: the kernel is one of float16",
+        "ir.quirks:OF_HALVES",
+        since="1.27.0",
+    ),
 )
 
 OF_HALVES = frozenset({("com.microsoft", "GroupQueryAttention")})
