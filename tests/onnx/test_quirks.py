@@ -9,6 +9,7 @@ import onnx
 import onnx.parser
 import onnxruntime as ort
 import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
 
 from pitc.ir.quirks import QUIRKS, SELECTED_AS, Quirk
 
@@ -188,7 +189,7 @@ def halves_of_groups(folder: Path) -> bool:
     file = folder / "optimised.onnx"
     try:
         session(parsed(17, body), str(file))
-    except ort.capi.onnxruntime_pybind11_state.InvalidGraph:  # it had no float16
+    except InvalidGraph:  # it had no float16
         return False
     return [n.op_type for n in onnx.load(file).graph.node] == ["GroupQueryAttention"]
 
