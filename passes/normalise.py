@@ -153,12 +153,17 @@ def drop_empty_pads(model: ir.Model) -> int:
         view, expr = NodeView(graph, node), graph[node.outputs[0].name or ""].expr
         if expr is None or expr.shape != view.shape(0) or expr.reads[0].index != bare(expr.shape):
             continue
-        same = ir.node("Identity", node.inputs[:1], name=node.name)
-        model.graph.insert_before(node, same)
-        take_over(node.outputs[0], same.outputs[0])
-        model.graph.remove(node, safe=True)
+        _become_identity(model, node)
         count += 1
     return count
+
+
+def _become_identity(model: ir.Model, node: ir.Node) -> None:
+    """Put an Identity of its first operand in the place of a node."""
+    same = ir.node("Identity", node.inputs[:1], name=node.name)
+    model.graph.insert_before(node, same)
+    take_over(node.outputs[0], same.outputs[0])
+    model.graph.remove(node, safe=True)
 
 
 def name_cast_types(model: ir.Model) -> int:
@@ -186,10 +191,7 @@ def drop_same_casts(model: ir.Model) -> int:
     for node, x, target in found:
         known = types.get(x.name or "")
         if known is not None and known.numpy_dtype == target.numpy():
-            same = ir.node("Identity", [x], name=node.name)
-            model.graph.insert_before(node, same)
-            take_over(node.outputs[0], same.outputs[0])
-            model.graph.remove(node, safe=True)
+            _become_identity(model, node)
             count += 1
     return count
 

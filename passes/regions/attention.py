@@ -133,8 +133,8 @@ def _over_keys(site: PackCandidate, keys: FormContext, values: Rows) -> Form | R
         return site.refuse(Code.NO_FACT, "the live rows cannot be described")
     found = _at_pairs(site, keys, values, Scores(site.input(0), query_coords, key_coords, pairs))
     if found is None:
-        again = Scores(site.input(0), query_coords, key_coords, pairs, may_be_uniform=False)
-        found = _at_pairs(site, keys, values, again)
+        guarded = Scores(site.input(0), query_coords, key_coords, pairs, may_be_uniform=False)
+        found = _at_pairs(site, keys, values, guarded)
     assert found is not None
     return found
 

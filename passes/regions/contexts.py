@@ -250,9 +250,7 @@ def _zero_domains(graph: Graph, node: ir.Node) -> Iterator[Domain]:
 
 
 def _asks_all_pairs(graph: Graph, domain: Domain) -> bool:
-    """True where a whole mask of pairs would have to be made and reduced to know what lives: lists
-    of pairs say the same.
-    """
+    """True where a whole mask of pairs would have to be made and reduced to know what lives."""
     return any(t.alls and t.src in graph.many_parts for t in domain.dead)
 
 

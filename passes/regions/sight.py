@@ -277,13 +277,12 @@ class Sight:
         if looks_at_itself or not covered([list(f.region) for f in known], MAX_TESTS):
             return None
         parts = list[Condition]()
-        for fact in known:
+        for fact in (f for f in known if f.constant == 0):
             where = pull(fact.region, index, self.graph[name].shape)
             part = None if where is None else self._all_of(sorted(where, key=str))
-            if fact.constant == 0:
-                if part is None:
-                    return None
-                parts.append(part)
+            if part is None:
+                return None
+            parts.append(part)
         return negation(joint("or", parts)) if parts else None
 
     def _compared(

@@ -33,7 +33,7 @@ from pitc.ir.plans.kinds import (
     Word,
     kinds_of,
 )
-from pitc.ir.plans.ops import OPS, PROGRAM, Contract, Pairs, Plan, Region
+from pitc.ir.plans.ops import OPS, PROGRAM, TESTS, Contract, Pairs, Plan, Region
 
 BY_HAND = ("kernels", "library", "identity")
 
@@ -181,6 +181,7 @@ def header() -> str:
     ]
     for plan in OPS.values():
         lines += [] if plan is Region else _struct(plan)  # its steps are no fields
+    lines += [f"constexpr int64_t kMostTests = {TESTS.most};  // of pairs, of a kind"]
     lines += [
         f"constexpr int64_t kProgram{_pascal(f.name)} = {getattr(PROGRAM, f.name)};"
         for f in fields(PROGRAM)

@@ -200,7 +200,7 @@ class Pairs final : public Operation {
       for (int64_t q = 0; q < at.queries.count; ++q)
         heavy[at.begin + q] = counts[q] > kHeavyFactor * median + kHeavyLeast;
     });
-    auto* const again = scratch.Array<Listed>(count);
+    auto* const reordered = scratch.Array<Listed>(count);
     for (int64_t s = 0; s < work.sequences; ++s) {
       const int64_t begin = work.queries.offsets[s], end = work.queries.offsets[s + 1];
       const int64_t first = work.first_tile[s], last = work.first_tile[s + 1];
@@ -210,13 +210,14 @@ class Pairs final : public Operation {
       for (const bool is_heavy : {false, true})
         for (int64_t row = begin; row < end; ++row)
           if ((heavy[row] != 0) == is_heavy) *at++ = static_cast<int32_t>(row);
-      Each(work, first, last, [&](int64_t tile, const Tile& t) { again[tile] = Count(work, t); });
+      Each(work, first, last,
+           [&](int64_t tile, const Tile& t) { reordered[tile] = Count(work, t); });
       const auto sum = [&](const Listed* lists) {
         return std::accumulate(lists + first, lists + last, int64_t{0},
                                [](int64_t x, const Listed& tile) { return x + tile.count; });
       };
-      if (sum(again) < sum(listed)) {
-        std::copy(again + first, again + last, listed + first);
+      if (sum(reordered) < sum(listed)) {
+        std::copy(reordered + first, reordered + last, listed + first);
       } else {
         std::iota(work.order + begin, work.order + end, static_cast<int32_t>(begin));
       }

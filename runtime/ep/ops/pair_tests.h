@@ -15,7 +15,6 @@ namespace pitc {
 
 constexpr int64_t kKeyChunk = 64;              // keys that are looked at one by one
 constexpr int64_t kRanges = 8;                 // parts of a range that is looked at closer
-constexpr int64_t kMostTests = 8;              // of a kind
 using Seen = std::array<uint32_t, kKeyChunk>;  // of each key, bits of queries
 enum class Holds { kNowhere, kSomewhere, kEverywhere };
 
