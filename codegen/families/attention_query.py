@@ -89,6 +89,7 @@ class OneQuery:
                     score.set(tir.fma(numbers, number, score.value))
 
             tir.chunks(kernel.d, square)
+            score.set(kernel.capped(score.value))
             if kernel.bias is not None:
                 score.set(score.value + self.bias_of(first, key))
             tir.store(self.p, score.value, first)

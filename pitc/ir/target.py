@@ -128,7 +128,7 @@ class Target:
         skips_channels: Convolutions leave out channels; the host chooses.
         reads_relu: Kernels over a sparse left operand can read max(a, 0) for a.
         lists_pairs: Attention can leave out pairs of a query and a key.
-        rounds_attention: Attention can round its scores and weights to steps.
+        rounds_attention: Attention can round its scores and weights to steps, and cap scores.
         panel_width: Columns of a panel of a stored weight.
         turned_columns: Columns that a kernel over a sparse right operand computes in one call.
         least_extent: Extents of a contraction below it stay with ONNX Runtime.

@@ -390,6 +390,7 @@ class Attention(KernelPlan):
         k_head: Of keys.
         v_head: Of values.
         whole: Keys and values lie as in a cache.
+        score_cap: What tanh(scores) is multiplied by, if scores are capped.
         score_step: What scores are rounded to multiples of, if they are.
         score_scale: What the step stands for.
         score_below: How many steps they go below 0.
@@ -405,6 +406,7 @@ class Attention(KernelPlan):
             "no_pairs_to_mean": "0",
             "pairs": "0",
             "whole": "0",
+            "score_cap": "",
             "score_step": "",
             "weight_step": "",
         },
@@ -442,6 +444,7 @@ class Attention(KernelPlan):
     k_head: Annotated[int, HEAD] = 0
     v_head: Annotated[int, HEAD] = 0
     whole: Annotated[bool, Flag()] = False
+    score_cap: Annotated[float | None, Real()] = None
     score_step: Annotated[float | None, Real()] = None
     score_scale: Annotated[float | None, Real()] = None
     score_below: Annotated[int | None, STEPS] = None

@@ -42,6 +42,7 @@ AttentionPlan ReadAttention(Fields& in) {
     Require(!step || static_cast<float>(*step) >= std::numeric_limits<float>::min(),
             "score_step and weight_step above 0");
   }
+  Require(!p.score_cap || !p.score_step, "no score_step beside score_cap");
   return p;
 }
 
