@@ -36,8 +36,9 @@ class KernelRequest:
             gather_gemm `bits`, `stored` and `factor`, of contract_block of a sampled product
             `stored` too; `k` (panels); `k`, `n`, `stored`, `factor` (stored_rows); `n`,
             `activation`, `residual` (swrite_columns); `d`, `dv`, `bias`, perhaps `pairs`,
-            `score_cap`, `score_steps` and `weight_steps` (attention). A GPU's kernels have no `k` and `n`, but `loose`: rows may
-            start anywhere. `detect` has `bits` where a contraction has told what is not 0.
+            `score_cap`, `score_steps` and `weight_steps` (attention). A GPU's kernels have no `k`
+            and `n`, but `loose`: rows may start anywhere. `detect` has `bits` where a contraction
+            has told what is not 0.
         dtype: Type of the elements, or of the words that are moved (`int32`, `int8`); of a mask
             `bool`.
         kind: Of target: `cpu`, or `cuda`.
@@ -93,8 +94,8 @@ class KernelRequest:
                 suffix = "_res" if p["residual"] else ""
                 return f"swrite_columns_n{p['n']}_{p['activation']}{suffix}"
             case "attention":
-                flags = ("bias", "pairs", "score_cap", "score_steps", "weight_steps")
-                found = [x for x in flags if p.get(x)]
+                kinds = ("bias", "pairs", "score_cap", "score_steps", "weight_steps")
+                found = [x for x in kinds if p.get(x)]
                 return "_".join([f"attention_d{p['d']}_v{p['dv']}", *found])
         raise ValueError(f"unknown kernel family {self.family!r}")
 

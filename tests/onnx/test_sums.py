@@ -40,7 +40,8 @@ def test_sums(text: str) -> None:
     names = ["y", *sorted({name for (name, _), _ in found.terms} - {"x", "z", "y"})]
     for name in names[1:]:
         proto.graph.output.append(onnx.ValueInfoProto(name=name))
-    values = feed | dict(zip(names, ReferenceEvaluator(proto).run(None, feed), strict=True))
+    results = map(np.asarray, ReferenceEvaluator(proto).run(None, feed))
+    values = feed | dict(zip(names, results, strict=True))
     for i, j in np.ndindex(3, 3):
         total = found.constant
         for (name, place), factor in found.terms:
