@@ -249,7 +249,12 @@ def asks_why(graph: Graph, node: ir.Node) -> bool:
 
 ROUNDS = (
     Round(Tried.DEAD, rows_left_out, tells=frozenset(Code)),
-    Round(Tried.QUERIES, partial(rows_in_order, Combine.PRODUCT), Since.ZERO_SIZES),
+    Round(
+        Tried.QUERIES,
+        partial(rows_in_order, Combine.PRODUCT),
+        Since.ZERO_SIZES,
+        frozenset({Code.NO_LOWERING}),  # a step of attention that no kernel computes
+    ),
     Round(Tried.MOVED, partial(rows_in_order, Combine.MOVE), Since.ZERO_SIZES),
     Round(Tried.TERMS, live_terms, Since.ZERO_SIZES, frozenset(Code) - {Code.AXIS_NOT_PIT}),
     Round(Tried.WANTED, rows_wanted),

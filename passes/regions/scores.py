@@ -341,7 +341,7 @@ def _check_bias(site: PackCandidate, scores: Scores) -> Refusal | None:
     """
     if not scores.bias_shapes <= {site.context.graph[scores.name].shape}:
         return site.refuse(
-            Code.LAYOUT, "a bias is added to scores of other dimensions", scores.name
+            Code.NO_LOWERING, "a bias is added to scores of other dimensions", scores.name
         )
     if scores.score_steps is not None and len(scores.bias) > scores.steps_at:
         return site.refuse(
