@@ -126,6 +126,33 @@ def test_answers(file: Path, padding: str | None) -> None:
         assert np.linalg.norm(want - got) <= RTOL * np.linalg.norm(want)
 
 
+ENDS = np.array([-(1 << 63), (1 << 63) - 1, -1, 0, 1, 1 << 40])
+ODD = ("ends", "any order", "none", "all")
+NUMBERED = [f for f in MASKS if inputs_of(f).keys() & {"segments", "pairs"} or "packed" in f.stem]
+
+
+@pytest.mark.parametrize("file", NUMBERED, ids=label)
+def test_odd_documents_and_pairs(file: Path) -> None:
+    """Numbers at the ends of int64, in any order; queries that see nothing."""
+    model, reference = compiled(file, None), plain_session(file)
+    for seed, kind in enumerate(ODD):
+        feeds, rng = feeds_of(file, 2, 70, "full", 0, seed), np.random.default_rng(seed)
+        for n in feeds.keys() & {"segments", "position_ids"}:
+            numbers = {"ends": ENDS, "any order": np.arange(-3, 4), "none": np.arange(1000)}
+            feeds[n] = rng.choice(numbers.get(kind, np.array([5])), feeds[n].shape)
+        for n in feeds.keys() & {"pairs"}:
+            shares = {"ends": 0.02, "any order": 0.5, "none": 0.0}
+            seen = rng.random(feeds[n].shape) < shares.get(kind, 1.0)
+            feeds[n] = (
+                seen
+                if feeds[n].dtype == np.bool_
+                else np.where(seen, np.float32(0), np.float32(-1e30))
+            )
+        (want,), (got,) = reference.run(None, feeds), model.run(feeds).values()
+        assert np.isfinite(want).all()
+        assert np.linalg.norm(want - got) <= RTOL * np.linalg.norm(want), kind
+
+
 @pytest.mark.parametrize("file", [f for f in MASKS if "traced" not in f.stem], ids=label)
 def test_facts_hold(file: Path) -> None:
     model = load_model(file)
