@@ -68,6 +68,24 @@ SERIES = {
     "gated-cnn-1x56": "CNN with gates for channels, 1 image of 56 x 56",
     "gated-cnn-8x56": "CNN with gates for channels, 8 images of 56 x 56",
 }
+ATTENTION = "<!-- attention -->", "<!-- /attention -->"
+#: Attention under masks; models with such attention behind it.
+ATTENTIONS = {
+    "attention-512-causal": "causal, 512 tokens",
+    "attention-2048-causal": "causal, 2048 tokens",
+    "attention-4096-causal": "causal, 4096 tokens",
+    "attention-2048-causal-window-257": "causal window of 257, 2048 tokens",
+    "attention-2048-window-257-global-16": "window of 257 and 16 global tokens, 2048 tokens",
+    "attention-4096-window-513-global-16": "window of 513 and 16 global tokens, 4096 tokens",
+    "attention-4096-documents-400": "packed documents of 400 on average, 4096 tokens",
+    "attention-4096-bars-128": "bars of music of 128 on average, 4096 tokens",
+    "attention-4096-blocks-32-10": "random blocks of 32 x 32, 4096 tokens",
+    "attention-4096-blocks-64-5": "random blocks of 64 x 64, 4096 tokens",
+    "attention-512-full": "no mask, 512 tokens",
+    "attention-2048-full": "no mask, 2048 tokens",
+    "modern-bert-2048": "3 layers of ModernBERT, 2048 tokens",
+    "longformer-4096": "12 layers of Longformer-base, window of 513, 4096 tokens",
+}
 FEW = 0.6  # with at most this share of zeros the ordinary model is to be as fast
 
 
@@ -236,6 +254,33 @@ def worst_block(folder: Path = RESULTS / "worst-case") -> str:
     return "\n".join(lines)
 
 
+def attention_block(folder: Path = RESULTS / "attention") -> str:
+    """The table of attention under masks."""
+    files = [folder / f"{name}.json" for name in ATTENTIONS]
+    found = {f.stem: json.loads(f.read_text("utf-8")) for f in files if f.exists()}
+    lines = [
+        "| attention | pairs that are seen | pitc, ms | over ONNX Runtime | over the best peer "
+        "| times the limit of the core |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, result in found.items():
+        base, best, *rest = verdicts(result)
+        limit = [v for v in rest if v.most]
+        cells = [_gains([base]), f"{_gains([best])} {best.over}", _gains(limit) if limit else "-"]
+        share = f"{100 * result['workload']['live_share']:.3g} %"
+        ms = _milliseconds(result)
+        lines.append(f"| {ATTENTIONS[name]} | {share} | {ms} | {' | '.join(cells)} |")
+    machines = {r["machine"]["cpu"]: r["machine"]["date"] for r in found.values()}
+    peers = {c["name"] for r in found.values() for c in r["contenders"] if c["ms"] is not None}
+    lines += [
+        "",
+        f"{_joined(machines)}, one core, float32, {_joined(dict.fromkeys(machines.values()))}; one "
+        "sequence, 12 heads of 64, making lists included. Gains, and in brackets what was to be "
+        f"reached. Peers have the same mask: {', '.join(sorted(peers - {OURS}))}.",
+    ]
+    return "\n".join(lines)
+
+
 def updated(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
     """A page's text with the table put between its marks, by default those of results."""
     head, rest = text.split(begin)
@@ -247,4 +292,5 @@ if __name__ == "__main__":
     found = results()
     for page, table in ((README, main_block(found)), (PAGE, block(found))):
         page.write_text(updated(page.read_text("utf-8"), table), "utf-8")
-    PAGE.write_text(updated(PAGE.read_text("utf-8"), worst_block(), *WORST), "utf-8")
+    for table, marks in ((worst_block(), WORST), (attention_block(), ATTENTION)):
+        PAGE.write_text(updated(PAGE.read_text("utf-8"), table, *marks), "utf-8")

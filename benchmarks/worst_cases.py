@@ -21,6 +21,7 @@ from models.tall import TALL
 from pitc.errors import UsageError
 
 EXPORTS = Path(__file__).parents[1] / "models" / "export"
+EXPORTED = [*EXPORTS.glob("fixtures/*.onnx"), *EXPORTS.glob("fused/*.onnx")]
 #: Size of the first named dimension of a model, which is the batch, and of all others.
 SIZES: Mapping[str, tuple[int, int]] = {"small": (1, 8), "middle": (4, 64), "large": (16, 256)}
 MOST_TIME, MOST_MEMORY = 1.02, 1.25
@@ -94,15 +95,13 @@ class WorstCase:
         if self.file:
             return Path(self.file)
         if self.model not in ZOO:
-            return next(EXPORTS.glob(f"*/{self.model}.onnx"))
+            return next(f for f in EXPORTED if f.stem == self.model)
         path = folder / f"{self.model}.onnx"
         onnx.save(ZOO[self.model](), path)
         return path
 
 
-WORST_CASES = tuple(
-    WorstCase(name) for name in (*ZOO, *sorted(p.stem for p in EXPORTS.glob("*/*.onnx")))
-)
+WORST_CASES = tuple(WorstCase(name) for name in (*ZOO, *sorted(p.stem for p in EXPORTED)))
 
 
 def cases_of(folder: Path) -> list[WorstCase]:

@@ -16,12 +16,11 @@ from typing import Any
 import onnx
 import torch
 
-from models.export import architectures, cached
+from models.export import architectures, cached, masks
 from models.export.inputs import DYNAMO, Export
 from pitc.frontends.rewrites import rewritten
 
-MODELS = architectures.MODELS | cached.MODELS
-FOLDER = Path(__file__).parent / "fixtures"
+MODELS = architectures.MODELS | cached.MODELS | masks.MODELS
 MAX_BYTES = 300_000
 
 
@@ -54,8 +53,9 @@ def export(name: str, attention: str, exporter: str) -> Path:
     row = MODELS[name]
     model = Positional(rewritten(row.make(attention).eval()), row)
     arguments = tuple(row.example(n) for n in row.inputs)
-    FOLDER.mkdir(exist_ok=True)
-    file = FOLDER / f"{name}-{attention}-{exporter}.onnx"
+    folder = Path(__file__).parent / row.folder
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{name}-{attention}-{exporter}.onnx"
     names = {"input_names": list(row.inputs), "output_names": list(row.outputs)}
     if exporter == DYNAMO:
         shapes = [row.dynamic()]
@@ -89,16 +89,15 @@ def main() -> int:
     names = parser.parse_args().names or list(MODELS)
     failed = 0
     for name in names:
-        for attention in MODELS[name].attention:
-            for exporter in MODELS[name].exporters:
-                try:
-                    with warnings.catch_warnings():
-                        warnings.simplefilter("ignore")
-                        file = export(name, attention, exporter)
-                    print(f"{file.name}: {file.stat().st_size} bytes")
-                except Exception as error:
-                    failed += 1
-                    print(f"{name}-{attention}-{exporter}: {error}", file=sys.stderr)
+        for attention, exporter in MODELS[name].ways():
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    file = export(name, attention, exporter)
+                print(f"{file.name}: {file.stat().st_size} bytes")
+            except Exception as error:
+                failed += 1
+                print(f"{name}-{attention}-{exporter}: {error}", file=sys.stderr)
     return int(failed > 0)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -21,7 +22,9 @@ class Export:
         inputs: Names of its inputs.
         outputs: The outputs that are kept.
         exporters: Those that can write it.
+        left_out: Ways to write it, attention and exporter, of which others tell as much.
         mask_dtype: Element type of the masks.
+        folder: Where its files lie, beside this one.
     """
 
     make: Callable[[str], Any]
@@ -29,7 +32,13 @@ class Export:
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")
     outputs: tuple[str, ...] = ("last_hidden_state",)
     exporters: tuple[str, ...] = (TRACED, DYNAMO)
+    left_out: tuple[tuple[str, str], ...] = ()
     mask_dtype: torch.dtype = torch.int64
+    folder: str = "fixtures"
+
+    def ways(self) -> list[tuple[str, str]]:
+        """How it is written: attention implementations and exporters."""
+        return [w for w in product(self.attention, self.exporters) if w not in self.left_out]
 
     def free(self, name: str) -> Free:
         """Names of the free dimensions of an input or output."""

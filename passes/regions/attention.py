@@ -72,7 +72,8 @@ def attention(site: PackCandidate) -> Form | Refusal:
             found = _over_keys(site, keys, values)
             if isinstance(found, Form):
                 return found
-            if refusal.code is Code.AXIS_NOT_PIT or not keys.domain.lives_everywhere:
+            deepest = found.code is Code.NO_LOWERING or refusal.code is Code.AXIS_NOT_PIT
+            if deepest or not keys.domain.lives_everywhere:
                 refusal = found
     return refusal
 

@@ -38,6 +38,8 @@ from pitc.passes.regions.form import (
 from pitc.passes.regions.price import contraction_flops
 from pitc.passes.rules.record import PackRule, operator_of
 
+MOST_STEPS = 5  # back from a contraction to a softmax
+
 
 class Tried(Flag):
     """What a node is tried with."""
@@ -223,6 +225,31 @@ def _rows_read(form: Form | None, name: str) -> tuple[Domain, Coords] | None:
     return next(iter(rows)) if len(rows) == 1 else None
 
 
+def asks_why(graph: Graph, node: ir.Node) -> bool:
+    """True where a refusal says more than that all of it is read: of a value with dead facts, and
+    of a contraction.
+    """
+    return bool(graph[first_output(node)].dead or contraction_flops(graph, node))
+
+
+def weighs(graph: Graph, node: ir.Node) -> bool:
+    """True for a contraction of a softmax, or of what a few steps make of one: it is attention, or
+    those steps say why it is none.
+    """
+    names = set(input_names(node)[:1])
+    for _ in range(MOST_STEPS):
+        exprs = {n: graph[n].expr for n in names}
+        if any(e is not None and e.combine is Combine.SOFTMAX for e in exprs.values()):
+            return True
+        makers = (
+            graph[n].producer
+            for n, e in exprs.items()
+            if e is not None and e.combine is not Combine.PRODUCT
+        )
+        names = {n for maker in makers if maker is not None for n in input_names(maker) if n}
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """One way to look for candidates.
@@ -232,24 +259,25 @@ class Round:
         candidates: Finds them; lazily, as what has a form already is not tried again.
         opset: The first operator set that has what it needs.
         tells: Codes of refusals that are told.
+        asked: Of which nodes.
     """
 
     tried: Tried
     candidates: Callable[[Search], Iterator[PackCandidate]]
     opset: int = 0
     tells: frozenset[Code] = frozenset()
-
-
-def asks_why(graph: Graph, node: ir.Node) -> bool:
-    """True where a refusal says more than that all of it is read: of a value with dead facts, and
-    of a contraction.
-    """
-    return bool(graph[first_output(node)].dead or contraction_flops(graph, node))
+    asked: Callable[[Graph, ir.Node], bool] = asks_why
 
 
 ROUNDS = (
     Round(Tried.DEAD, rows_left_out, tells=frozenset(Code)),
-    Round(Tried.QUERIES, partial(rows_in_order, Combine.PRODUCT), Since.ZERO_SIZES),
+    Round(
+        Tried.QUERIES,
+        partial(rows_in_order, Combine.PRODUCT),
+        Since.ZERO_SIZES,
+        frozenset({Code.NO_LOWERING}),  # a step of attention that no kernel computes
+        weighs,
+    ),
     Round(Tried.MOVED, partial(rows_in_order, Combine.MOVE), Since.ZERO_SIZES),
     Round(Tried.TERMS, live_terms, Since.ZERO_SIZES, frozenset(Code) - {Code.AXIS_NOT_PIT}),
     Round(Tried.WANTED, rows_wanted),

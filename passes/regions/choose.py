@@ -93,7 +93,7 @@ def _chosen(graph: Graph, contexts: Contexts) -> Regions:
             found, node = _allowed_form(site, way.tried, strata), site.node
             if isinstance(found, Form):
                 out.forms[node] = found
-            elif isinstance(found, Refusal) and found.code in way.tells and asks_why(graph, node):
+            elif isinstance(found, Refusal) and found.code in way.tells and way.asked(graph, node):
                 out.refusals.setdefault(node, found)
     _keep_sound_and_paying(graph, out)
     out.refusals = {n: r for n, r in out.refusals.items() if n not in out.forms}

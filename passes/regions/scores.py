@@ -371,7 +371,7 @@ def _check_bias(site: PackCandidate, scores: Scores) -> Refusal | None:
     """
     if not scores.bias_shapes <= {site.context.graph[scores.name].shape}:
         return site.refuse(
-            Code.LAYOUT, "a bias is added to scores of other dimensions", scores.name
+            Code.NO_LOWERING, "a bias is added to scores of other dimensions", scores.name
         )
     if scores.inner is not None and len(scores.bias) > scores.inner.terms:
         text = f"scores are {scores.inner.verb} together with a bias"

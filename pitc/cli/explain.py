@@ -31,6 +31,7 @@ def explain_model(options: "Explain") -> None:
     from pitc.measure.trace import contractions
     from pitc.measure.trace_channels import convolutions
     from pitc.measure.trace_lines import Trace, read_lines
+    from pitc.measure.trace_pairs import attentions
     from pitc.report.evidence import Evidence
     from pitc.report.write import body_of, write_report
 
@@ -55,6 +56,7 @@ def explain_model(options: "Explain") -> None:
     kept = {r.node for x in shown for r in x.nodes}
     decisions = [d for d in lines.products if pattern is None or d.node in kept]
     gated = convolutions([d for d in lines.channels if pattern is None or d.node in kept])
+    attended = attentions([d for d in lines.pairs if pattern is None or d.node in kept])
     traced = None if options.trace is None else contractions(decisions)
     known = Evidence(
         command_line(),
@@ -62,6 +64,7 @@ def explain_model(options: "Explain") -> None:
         decisions=decisions,
         contractions=traced,
         convolutions=gated,
+        attentions=attended,
     )
     if options.json:
         print_json(_of_all(body_of(shown, known), reports))
@@ -71,7 +74,7 @@ def explain_model(options: "Explain") -> None:
         for report, each in zip(reports, shown, strict=True):
             explained(report, each.nodes, what, titled=len(reports) > 1)
         if traced is not None:
-            show.decided(traced, gated, reports[0].sparse)
+            show.decided(traced, gated, attended, reports[0].sparse)
     if options.report is not None:
         write_report(options.report, reports, known)
     if options.plot is not None:

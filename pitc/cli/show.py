@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from pitc.host.placement import Placement
     from pitc.measure.trace import Contraction
     from pitc.measure.trace_channels import Convolution
+    from pitc.measure.trace_pairs import Attention
     from pitc.passes.audit.engine import AuditResult
 
-D = TypeVar("D", "Contraction", "Convolution")
+D = TypeVar("D", "Contraction", "Convolution", "Attention")
 
 #: Width of tables in pipes and files, where there is no window to ask.
 PIPE_COLUMNS = 140
@@ -171,15 +172,23 @@ CONVOLUTIONS: "Mapping[str, Callable[[Convolution], str]]" = {
     "pays\nup to": lambda c: f"{c.limit:.2%}",
     "chosen": lambda c: named_counts(c.choices, c.decisions),
 }
+#: The same of attention under masks.
+ATTENTIONS: "Mapping[str, Callable[[Attention], str]]" = {
+    "node": lambda a: a.node,
+    "live\npairs": lambda a: f"{a.live_pairs:.2%}",
+    "keys\nof a tile": lambda a: f"{a.tile_keys:.1f} of {a.all_keys:.1f}",
+    "share\nof keys": lambda a: f"{a.live_keys:.2%}",
+}
 
 
 def decided(
     found: "Sequence[Contraction]",
     convolutions: "Sequence[Convolution]" = (),
+    attentions: "Sequence[Attention]" = (),
     sparse: Mapping[str, str] | None = None,
 ) -> None:
-    """The tables of sparse contractions and of gated convolutions, as far as there are any;
-    `sparse` tells of nodes where they may be 0.
+    """The tables of sparse contractions, of gated convolutions and of attention under masks, as far
+    as there are any; `sparse` tells of nodes where they may be 0.
     """
     from pitc.measure.bench import LEAST_ROUNDS
 
@@ -187,7 +196,7 @@ def decided(
         return _number(c.measured_gain if c.decisions >= LEAST_ROUNDS else None, "x")
 
     out = console()
-    if not found and not convolutions:
+    if not found and not convolutions and not attentions:
         out.print("\nno contraction has skipped zeros")
     if found:
         out.print(f"\nsparse contractions; measured us: {found[0].clock}\n")
@@ -198,6 +207,9 @@ def decided(
     if convolutions:
         out.print()
         _print_decisions(out, convolutions, CONVOLUTIONS, sparse)
+    if attentions:
+        out.print()
+        _print_decisions(out, attentions, ATTENTIONS, None)
 
 
 def _print_decisions(

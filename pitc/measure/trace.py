@@ -1,7 +1,8 @@
 """What sparse contractions decided when a model ran: traces are read, summed up and made.
 
 A trace is a file of JSON lines, one per decision (`pitc.measure.trace_lines`,
-`docs/micro-tiles.md`); those of gated convolutions are summed up by `pitc.measure.trace_channels`.
+`docs/micro-tiles.md`); those of gated convolutions are summed up by `pitc.measure.trace_channels`,
+those of attention by `pitc.measure.trace_pairs`.
 """
 
 import shutil

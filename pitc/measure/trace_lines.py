@@ -1,11 +1,12 @@
 """The lines of a trace: each tells of one decision.
 
 Those of products name live micro-tiles, what each variant was predicted to take, which one ran and
-what it took; those of gated convolutions name live channels (`docs/micro-tiles.md`).
+what it took; those of gated convolutions name live channels (`docs/micro-tiles.md`), and those of
+attention live pairs (`docs/attention.md`).
 """
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +16,9 @@ from pydantic.dataclasses import dataclass as checked
 from pitc.errors import UsageError
 from pitc.ir.tiles import Work
 from pitc.measure.trace_channels import ChannelDecision
+from pitc.measure.trace_pairs import LivePairs
 
-_PRODUCT = r"(?:contract(?:_right)?|ffn)"
+_PRODUCT = r"(?:contract(?:_right)?|ffn|attention)"
 _NODE = re.compile(rf"(.+) \[(?:packed )?{_PRODUCT}\](?:\.\d+)?", re.DOTALL)
 _BEFORE_0_2 = re.compile(rf"pitc\.(.+)\.{_PRODUCT}(?:\.\d+)?", re.DOTALL)
 _Count = Annotated[int, Field(ge=0)]
@@ -25,9 +27,10 @@ _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Kind(BaseModel):
-    """Any line: those of convolutions name their channels."""
+    """Any line: those of convolutions name their channels, those of attention live pairs."""
 
     channels: Any = None
+    live_pairs: Any = None
 
 
 @checked(config=ConfigDict(strict=True), frozen=True, slots=True)
@@ -121,10 +124,12 @@ class Trace:
     Args:
         products: Decisions of sparse contractions.
         channels: Decisions of gated convolutions.
+        pairs: What runs of attention read.
     """
 
     products: list[Decision]
     channels: list[ChannelDecision]
+    pairs: list[LivePairs] = field(default_factory=list)
 
 
 def read_lines(path: Path) -> Trace:
@@ -144,19 +149,23 @@ def read_lines(path: Path) -> Trace:
         decision = _decision(path, number, line)
         if isinstance(decision, Decision):
             found.products.append(decision)
+        elif isinstance(decision, LivePairs):
+            found.pairs.append(decision)
         else:
             found.channels.append(decision)
     return found
 
 
 _CHANNELS, _PRODUCTS = TypeAdapter(ChannelDecision), TypeAdapter(Decision)
+_PAIRS = TypeAdapter(LivePairs)
 
 
-def _decision(path: Path, number: int, text: bytes) -> Decision | ChannelDecision:
+def _decision(path: Path, number: int, text: bytes) -> Decision | ChannelDecision | LivePairs:
     try:
-        if "channels" in _Kind.model_validate_json(text).model_fields_set:
+        told = _Kind.model_validate_json(text).model_fields_set
+        if "channels" in told:
             return _CHANNELS.validate_json(text)
-        found = _PRODUCTS.validate_json(text)
+        found = (_PAIRS if "live_pairs" in told else _PRODUCTS).validate_json(text)
         return replace(found, node=source_node(found.node))
     except ValidationError as error:
         first = error.errors()[0]

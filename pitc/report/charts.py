@@ -89,7 +89,7 @@ def density_chart(known: Evidence, sparse: Mapping[str, str]) -> dict[str, Any] 
         sparse: Of nodes of the source graph, where their operand may be 0.
     """
     contractions = known.contractions
-    if contractions is None and not known.convolutions:
+    if contractions is None and not known.convolutions and not known.attentions:
         return None
     each: defaultdict[str, list[float]] = defaultdict(list)
     for decision in known.decisions:
@@ -109,6 +109,7 @@ def density_chart(known: Evidence, sparse: Mapping[str, str]) -> dict[str, Any] 
         "sparks": {node: _line(found, top, 100, 24) for node, found in lines.items()},
         "raced": any(c.measured_gain is not None for c in contractions or ()),
         "convolutions": known.convolutions,
+        "attentions": known.attentions,
         "sparse": sparse,
     }
 

@@ -7,6 +7,7 @@ from pitc.measure.bench import Race
 from pitc.measure.profile import Profile
 from pitc.measure.trace import Contraction, Decision
 from pitc.measure.trace_channels import Convolution
+from pitc.measure.trace_pairs import Attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Evidence:
         decisions: What each sparse contraction decided, in the order of a trace.
         contractions: The same, summed up; None where there is no trace.
         convolutions: What gated convolutions decided.
+        attentions: What attention under masks read.
     """
 
     command: str = ""
@@ -36,3 +38,4 @@ class Evidence:
     decisions: Sequence[Decision] = ()
     contractions: Sequence[Contraction] | None = None
     convolutions: Sequence[Convolution] = ()
+    attentions: Sequence[Attention] = ()

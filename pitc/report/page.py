@@ -34,6 +34,7 @@ def page(reports: Sequence[Report], evidence: Evidence | None = None) -> str:
     changed = changes(*known.profiles) if known.profiles else {}
     live = {c.node: c.density for c in known.contractions or ()}
     live |= {c.node: c.live_work for c in known.convolutions}
+    live |= {a.node: a.live_pairs for a in known.attentions}
     views = [view_of(report, changed, live, several=len(reports) > 1) for report in reports]
     return (
         _environment()

@@ -44,6 +44,7 @@ def body_of(reports: Sequence[Report], evidence: Evidence | None = None) -> dict
     if known.contractions is not None:
         body["contractions"] = [asdict(c) for c in known.contractions]
         body["convolutions"] = [asdict(c) for c in known.convolutions]
+        body["attentions"] = [asdict(a) for a in known.attentions]
     if known.race is not None:
         body["race"] = known.race.to_dict()
     if known.profiles is not None:

@@ -108,6 +108,14 @@ void OneLinePerConvolution() {
   CHECK(file.Text().substr(before) == begin + "\"dense\"}\n");
 }
 
+void OneLinePerAttention() {
+  const TemporaryFile file;
+  Trace::Open(file.Path())->Write("a\"", pitc::LivePairs{int64_t{1} << 62, 5, 2, 40, 7});
+  CHECK(file.Text() ==
+        "{\"node\": \"a\\\"\", \"pairs\": 4611686018427387904, \"live_pairs\": 5, \"tiles\": 2, "
+        "\"keys\": 40, \"listed_keys\": 7}\n");
+}
+
 void OneLinePerRun() {
   const TemporaryFile file;
   const auto trace = Trace::Open(file.Path());
@@ -181,6 +189,7 @@ void RefusesWhatItCannotWrite() {
 int main() {
   return pitc::test::RunTests({{"one line per decision", OneLinePerDecision},
                                {"one line per convolution", OneLinePerConvolution},
+                               {"one line per attention", OneLinePerAttention},
                                {"one line per run", OneLinePerRun},
                                {"any name is JSON", AnyNameIsJson},
                                {"sessions share a file", SessionsShareAFile},

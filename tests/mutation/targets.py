@@ -53,7 +53,7 @@ MODULES = {  # the most important first; with what no answer rests on
     "pitc.passes.regions.sampled": set(),
     "pitc.passes.regions.pairs": {"MOST_CASES"},
     "pitc.passes.regions.items": set(),
-    "pitc.passes.regions.candidates": set(),
+    "pitc.passes.regions.candidates": {"MOST_STEPS"},
     "pitc.passes.regions.forms": set(),
     "pitc.passes.exprs.coordinates": set(),
     # lowering

@@ -63,6 +63,7 @@ HERE: dict[str, Callable[[Path], None]] = {
     "api.md": _nothing,
     "case.md": _nothing,
     "theory.md": _nothing,
+    "attention.md": _nothing,
     "micro-tiles.md": _decisions,
     "tiles.md": _table,
 }

@@ -388,6 +388,9 @@ def test_readme_shows_the_committed_results() -> None:
     assert set(readme.MAIN) <= set(readme.WHAT)
     text = readme.PAGE.read_text("utf-8")
     assert readme.updated(text, readme.worst_block(), *readme.WORST) == text
+    assert readme.updated(text, readme.attention_block(), *readme.ATTENTION) == text
+    timed = {path.stem for path in (RESULTS / "attention").glob("*.json")}
+    assert timed == {*readme.ATTENTIONS}
     kept = {path.stem for path in (RESULTS / "worst-case").glob("*.json")}
     assert kept == {case.name for case in WORST_CASES}
 

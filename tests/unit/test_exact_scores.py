@@ -151,13 +151,13 @@ f = Reshape (raw, pairs)  y = Mul (f, two)  x = Reshape (y, size)
 > raw | p m x y f | 2 | | | DEAD, LIVE
 u = Unsqueeze (raw, top)  y = Unsqueeze (keep, top)  w = Where (y, u, ninf)
 x = Squeeze (w, top)
-> LAYOUT at raw
+> NO_LOWERING at raw
 u = Unsqueeze (raw, top)  y = Unsqueeze (bias, top)  w = Add (y, u)  x = Squeeze (w, top)
-> LAYOUT at raw
+> NO_LOWERING at raw
 f = Reshape (raw, merged)  y = Mul (f, two)  z = Reshape (y, size)  x = Add (z, bias)
 > raw | p m x z y f | 2 | bias | | DEAD, LIVE
 f = Reshape (raw, pairs)  y = Reshape (bias, pairs)  w = Add (f, y)  x = Reshape (w, size)
-> LAYOUT at raw
+> NO_LOWERING at raw
 y = Where (keep, raw, ninf)  x = Mul (y, two)
 > NO_FACT at y
 d = MatMul (bias, other)  c = Softmax <axis = -1> (d)  x = Add (c, raw)

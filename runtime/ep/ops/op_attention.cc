@@ -36,8 +36,13 @@ const float* Gathered(const float* first, const int32_t* list, int64_t n, int64_
 
 class Attention final : public Operation {
  public:
-  Attention(const AttentionPlan& plan, Kernel kernel, Kernel listed)
-      : plan_(plan), kernel_(std::move(kernel)), listed_(std::move(listed)) {}
+  Attention(const AttentionPlan& plan, Kernel kernel, Kernel listed, const std::string& node,
+            std::shared_ptr<Trace> trace)
+      : plan_(plan),
+        kernel_(std::move(kernel)),
+        listed_(std::move(listed)),
+        node_(node),
+        trace_(std::move(trace)) {}
   int InputCount() const override { return plan_.Places().count; }
   int OutputCount() const override { return AttentionPlan::kOutputs; }
 
@@ -47,6 +52,7 @@ class Attention final : public Operation {
     const HeadExtents& q = in.q_heads;
     auto* out =
         static_cast<float*>(run.Output(0, {q.rows, plan_.heads, plan_.dv}, sizeof(float), scratch));
+    if (trace_ && plan_.pairs) trace_->Write(node_, CountPairs(in));
     if (q.rows == 0) return;
 
     const AttentionSplit split(in.q_offsets, in.sequences, plan_.heads,
@@ -185,6 +191,29 @@ class Attention final : public Operation {
     return {k, v, list, n, 1, 1, 0, 0};
   }
 
+  static LivePairs CountPairs(const AttentionOperands<Tensor>& in) {
+    LivePairs found;
+    for (int64_t s = 0; s < in.sequences; ++s) {
+      const int64_t queries = in.q_offsets[s + 1] - in.q_offsets[s],
+                    keys = in.k_offsets[s + 1] - in.k_offsets[s];
+      const int64_t first = in.pairs.first_tile[s], tiles = in.pairs.first_tile[s + 1] - first;
+      found.pairs += queries * keys;
+      found.tiles += tiles;
+      found.keys += tiles * keys;
+      for (int64_t i = 0; i < tiles; ++i) {
+        const PairLists::Tile& tile = in.pairs.tiles[first + i];
+        const int64_t n = std::min(kListedQueries, queries - i * kListedQueries);
+        const auto lanes = static_cast<uint32_t>((uint64_t{1} << n) - 1);
+        found.listed_keys += tile.count;
+        if (tile.is_list == 0) found.live_pairs += n * tile.count;
+        for (int64_t j = 0; tile.is_list != 0 && j < tile.count; ++j)
+          found.live_pairs +=
+              __builtin_popcount(static_cast<uint32_t>(in.pairs.seen_by[tile.first + j]) & lanes);
+      }
+    }
+    return found;
+  }
+
   double Flops(const AttentionOperands<Tensor>& in) const {
     double pairs = 0;
     for (int64_t s = 0; s < in.sequences; ++s) {
@@ -204,12 +233,16 @@ class Attention final : public Operation {
 
   const AttentionPlan plan_;
   const Kernel kernel_, listed_;
+  const std::string node_;
+  const std::shared_ptr<Trace> trace_;
 };
 
 }  // namespace
 
-std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel, Kernel listed) {
-  return std::make_unique<Attention>(plan, std::move(kernel), std::move(listed));
+std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel, Kernel listed,
+                                         const std::string& node, std::shared_ptr<Trace> trace) {
+  return std::make_unique<Attention>(plan, std::move(kernel), std::move(listed), node,
+                                     std::move(trace));
 }
 
 }  // namespace pitc

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "kernels/kernel_library.h"
 #include "ops/contraction.h"
@@ -31,9 +32,11 @@ std::unique_ptr<Operation> MakeSampled(const ContractPlan& plan, const CostTable
                                        const Primitives& simd, ContractionKernels kernels,
                                        SelectorOptions options);
 std::unique_ptr<Operation> MakePairs(const PairsPlan& plan, const Primitives& simd);
-// `listed`: the kernel over lists, if the plan has pairs.
-std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel, Kernel listed);
-// `trace` may be null. `dense`: never choose few channels.
+// `listed`: the kernel over lists, if the plan has pairs. `trace` may be null, here and below; it
+// is told of the pairs, by the node's name.
+std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel, Kernel listed,
+                                         const std::string& node, std::shared_ptr<Trace> trace);
+// `dense`: never choose few channels.
 std::unique_ptr<Operation> MakeChooseChannels(const ChannelsPlan& plan,
                                               std::shared_ptr<Trace> trace, bool dense);
 

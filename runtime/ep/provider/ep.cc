@@ -174,8 +174,8 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
     return LoadKernel(plan, plan.kernels.Of(role), graph);
   };
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body))
-    return MakeAttention(*attention, load("attention"),
-                         attention->pairs ? load("pairs") : Kernel{});
+    return MakeAttention(*attention, load("attention"), attention->pairs ? load("pairs") : Kernel{},
+                         name, trace_);
   if (auto* move = std::get_if<MovePlan>(&plan.body))
     return move->unpack ? MakeUnpack(*move, load("move")) : MakePack(*move, load("move"));
 

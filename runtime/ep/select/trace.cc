@@ -129,6 +129,12 @@ void Trace::Write(const ChannelChoice& choice) {
   Append(lines);
 }
 
+void Trace::Write(const std::string& node, const LivePairs& pairs) {
+  Append(Text("{\"node\": \"", Escaped(node), "\", \"pairs\": ", pairs.pairs,
+              ", \"live_pairs\": ", pairs.live_pairs, ", \"tiles\": ", pairs.tiles,
+              ", \"keys\": ", pairs.keys, ", \"listed_keys\": ", pairs.listed_keys, "}\n"));
+}
+
 void Trace::Write(const std::string& node, const std::vector<Loop>& loops, double run_us) {
   std::string line =
       Text("{\"node\": \"", Escaped(node), "\", \"run_us\": ", Number(run_us), ", \"loops\": [");

@@ -23,6 +23,12 @@ struct ChannelChoice {
   bool dense;
 };
 
+// What attention read of all pairs of a query and a key, by its lists; the same for each head.
+struct LivePairs {
+  int64_t pairs = 0, live_pairs = 0;
+  int64_t tiles = 0, keys = 0, listed_keys = 0;  // of the keys of all tiles those that are read
+};
+
 // What a device chose; all that it has counted and predicted, if it has looked.
 struct DeviceChoice {
   int64_t rows, k, n;
@@ -51,6 +57,7 @@ class Trace {
   void Write(const std::string& node, const Work& work, const Choice& choice, double measured_us,
              double cpu_us = -1);
   void Write(const ChannelChoice& choice);  // a line for each convolution
+  void Write(const std::string& node, const LivePairs& pairs);
   // What a run took, and of it each loop that many threads may share, with its tasks.
   struct Loop {
     std::vector<double> tasks_us;
