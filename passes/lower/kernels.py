@@ -36,6 +36,7 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
             rounded = {"score_steps": plan.score_step, "weight_steps": plan.weight_step}
             steps = {name: 1 for name, step in rounded.items() if step is not None}
             sizes: Params = {"d": plan.d, "dv": plan.dv, "bias": int(plan.bias)}
+            sizes |= {"sees": plan.sees} if plan.sees else {}
             kernels = {"attention": _request(plan, target, "attention", sizes | steps)}
             if plan.pairs:
                 listed = sizes | steps | {"pairs": 1}
