@@ -98,7 +98,9 @@ class _Kernel:
         """Blocks take tiles in turns."""
         tile, pieces = kind.plan(self.dtype, self.d, self.dv, bias=self.bias is not None)
         with ptx.launch(self.blocks, WARPS * 32, TOGETHER) as (number, thread):
-            looks = sight_cuda.BYTES if self.tests is not None else 0
+            looks = 0
+            if self.tests is not None:
+                looks = self.tests.places(pieces.size, tile.m).size
             block = ring.Block(WARPS * 32, thread, ptx.Window(pieces.size + looks))
             engine = kind(tile, pieces, block)
             sequences = ptx.held(ptx.int32(self.sequences), "int32")
@@ -196,15 +198,9 @@ class Tile:
         kernel, engine, softmax = self.kernel, self.engine, self.softmax
         tile, pieces = engine.tile, engine.pieces
         k0, keys = part(kernel.k_offsets, self.s, kernel.k.shape[0])
-        sight = sight_cuda.Sight(
-            tests,
-            engine,
-            self.block,
-            pieces.size,
-            self.s,
-            (kernel.qpos, self.first, self.left),
-            (kernel.kpos, k0, keys),
-        )
+        places = tests.places(pieces.size, tile.m)
+        sight = sight_cuda.Sight(tests, engine, self.block, places, (kernel.kpos, k0, keys))
+        sight.prepare(self.s, kernel.qpos, self.first, self.left)
         feed_q = self._feed(kernel.q, "hq", pieces.q, tile.m, self.first, self.left)
         feed_k = self._feed(kernel.k, "hk", pieces.k, tile.n, k0, keys, sight.step_of)
         feed_v = self._feed(kernel.v, "hv", pieces.v, tile.n, k0, keys, sight.step_of)
@@ -212,15 +208,13 @@ class Tile:
         bias = _Bias(self, kernel.bias, k0) if kernel.bias is not None else None
         softmax.clear()
         none = T.uint32(0)
-        met, blind = (ptx.Register("uint32", none) for _ in range(2))
         steps = ptx.held(ptx.steps(keys, tile.n), "int32")
         turns = 1 + T.Cast("int32", kernel.at["no_pairs_to_mean"] != 0)
         with tir.serial(T.int32(0), ptx.held(turns, "int32")) as turn:
             again = turn > 0
             left = ptx.Register("int32", steps)
             with tir.when(again):
-                blind.set(sight.blind_rows(met.value))
-                asked = sight.of_some_warp(tir.both(here != 0, blind.value != none))
+                asked = sight.find_blind(here != 0)
                 left.set(T.Select(asked != 0, steps, T.int32(0)))
             with tir.serial(T.int32(0), ptx.steps(left.value, sight_cuda.CHUNK)) as chunk:
                 done = ptx.counter()
@@ -231,13 +225,13 @@ class Tile:
                         with tir.when(done.value == 0):
                             engine.load_queries()
                         step = ptx.held(sight.step_of(done.value), "int32")
-                        partly = ptx.held(sight.is_partly(done.value), "int32")
+                        partly = ptx.held(T.Cast("int32", sight.is_partly(done.value)), "int32")
                         word = ptx.Register("uint32", ptx.uint32(sight_cuda.ALL))
                         with tir.when(partly != 0):
                             word.set(sight.bits(step))
                         with tir.when(again):
-                            word.set(blind.value)
-                        met.set(met.value | word.value)
+                            word.set(sight.blind)
+                        sight.meet(word.value)
                         lanes = collective.ballot(word.value != none)
                         with tir.when(lanes != none):
                             attend(slot, step, T.Or(partly != 0, again), word.value)

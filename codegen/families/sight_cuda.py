@@ -4,15 +4,20 @@
     step      0   1   2   3   4   5   6   7          queries 128..255
     sees      all all all all ?   ?   ?   ?          then none: these steps are not read
 
-A formula of tests (`pitc.ir.seen`) is evaluated twice. Over a step of keys in three values, NOWHERE,
-SOMEWHERE and EVERYWHERE, each thread for a step of its own: by the ends of positions and of numbers
-in tables, and by flags of keys. Steps that are seen go into a list in shared memory, `CHUNK` of them
-at a time, in order. Where a step is seen SOMEWHERE, each thread makes a word of bits of its rows and
-keys, a formula of words. A warp that sees nothing of a step leaves it to the others.
+A formula of tests (`pitc.ir.seen`) is evaluated twice. Over a step of keys in three values,
+NOWHERE, SOMEWHERE and EVERYWHERE, each thread for a step of its own: by the ends of positions and
+of numbers in tables, and by flags of keys. Steps that are seen go into a list in shared memory,
+`CHUNK` of them at a time, in order. Where a step is seen SOMEWHERE, each thread makes a word of
+bits of its rows and keys, a formula of words. A warp that sees nothing of a step leaves it to the
+others.
+
+What does not change from step to step stays in shared memory, that of rows, too: registers are full
+of sums, and what is computed of other registers the compiler would keep there.
 """
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from pitc.codegen import collective, ptx, tir
 from pitc.codegen.engines.attend import Attender
@@ -35,13 +40,92 @@ from pitc.ir.seen import (
 CHUNK = WARPS * 32
 """Steps that are looked at together: one for each thread."""
 NOWHERE, SOMEWHERE, EVERYWHERE = 0, 1, 2
-BYTES = (CHUNK + 2 * WARPS) * 4
-"""Of shared memory: the list, how many steps each warp adds to it, and what each warp asks for."""
+_THREADS = WARPS * 32
 ALL = 0xFFFFFFFF
 
 
 def _int64(value: Expr) -> Expr:
     return T.Cast("int64", value)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where in shared memory what lies, in words of 32 bits from its first byte.
+
+    Args:
+        start: The first word; even.
+        rows: Of a tile.
+        lines: Tests of positions.
+        tables: Tests of tables.
+        queries: Tests of queries.
+    """
+
+    start: int
+    rows: int
+    lines: int
+    tables: int
+    queries: int
+
+    @property
+    def factors(self) -> int:
+        """Three int64 numbers of each test of positions."""
+        return self.start
+
+    @property
+    def ends(self) -> int:
+        """Two int64 numbers of each table."""
+        return self.factors + 6 * self.lines
+
+    @property
+    def steps(self) -> int:
+        """The list."""
+        return self.ends + 4 * self.tables
+
+    @property
+    def counts(self) -> int:
+        """How many steps each warp adds to it."""
+        return self.steps + CHUNK
+
+    @property
+    def asked(self) -> int:
+        """What each warp asks for."""
+        return self.counts + WARPS
+
+    @property
+    def positions(self) -> int:
+        """Of rows."""
+        return self.asked + WARPS
+
+    @property
+    def met(self) -> int:
+        """What rows of each thread have met a key, as bits of pairs."""
+        return self.positions + self.rows
+
+    @property
+    def blind(self) -> int:
+        """What rows have met none."""
+        return self.met + _THREADS
+
+    @property
+    def sequence(self) -> int:
+        """Its number."""
+        return self.blind + _THREADS
+
+    @property
+    def flags(self) -> int:
+        """Where each test of queries holds over the tile."""
+        return self.sequence + 1
+
+    @property
+    def of_rows(self) -> int:
+        """At which rows they hold: a bit of each test."""
+        return self.flags + self.queries
+
+    @property
+    def size(self) -> int:
+        """Bytes, all of it."""
+        words = self.of_rows + self.rows * (self.queries > 0) - self.start
+        return -(-words // 4) * 16
 
 
 class Tests:
@@ -54,39 +138,37 @@ class Tests:
 
     def __init__(self, text: str, sequences: Expr) -> None:
         self.steps, self.sequences = steps_of(text), sequences
-        ops = {"t" if step.op in TABLES else step.op for step in self.steps}
         eq, ek = tir.size("query_extent"), tir.size("key_extent")
 
-        def declared(op: str, name: str, dtype: str, *shape: Expr) -> Buffer | None:
-            lead = () if op == POSITIONS else (tir.size(f"{name}_rows"),)
-            return tir.device_tensor(name, (*lead, *shape), dtype) if op in ops else None
+        def declared(ops: Iterable[str], name: str, dtype: str, *shape: Expr) -> Buffer | None:
+            lead = () if name == "position_tests" else (tir.size(f"{name}_rows"),)
+            return tir.device_tensor(name, (*lead, *shape), dtype) if self.count(*ops) else None
 
         shape = tir.size("tests"), tir.int64(3)
         self.positions = declared(POSITIONS, "position_tests", "int64", *shape)
-        self.of_queries = declared("t", "q_tables", "int64", eq)
-        self.of_keys = declared("t", "k_tables", "int64", ek)
+        self.of_queries = declared(TABLES, "q_tables", "int64", eq)
+        self.of_keys = declared(TABLES, "k_tables", "int64", ek)
         self.keys = declared(KEYS, "key_flags", "int8", ek)
         self.queries = declared(QUERIES, "query_flags", "int8", eq)
         self.pairs = declared(PAIRS, "pair_flags", "int8", eq, ek)
 
-    def position(self, number: int) -> tuple[Expr, Expr, Expr]:
-        """The factors of the query's position and of the key's, and what is added, int64."""
-        assert self.positions is not None
-        x, y, z = (ptx.held(self.positions[number, i], "int64") for i in range(3))
-        return x, y, z
+    def count(self, *ops: str) -> int:
+        """How many tests of some kinds there are."""
+        return max((step.number + 1 for step in self.steps if step.op in ops), default=0)
 
-    def row(self, number: int, s: Expr) -> Expr:
-        """Of a test's numbers, or flags, those of a sequence: a row, int64."""
-        return _int64(s) + self.sequences * number
+    def places(self, first_byte: int, rows: int) -> Places:
+        """Where in shared memory what lies, from a multiple of 16 bytes on."""
+        counts = self.count(POSITIONS), self.count(*TABLES), self.count(QUERIES)
+        return Places(first_byte // 4, rows, *counts)
 
     def element(self, buffer: Buffer | None, number: int, s: Expr, *places: Expr) -> Expr:
-        """A number, or a flag; in bounds whatever places say."""
+        """A number, or a flag, of a sequence; in bounds whatever places say."""
         assert buffer is not None
         inside = (
             _int64(T.max(T.min(place, ptx.int32(extent) - 1), T.int32(0)))
             for place, extent in zip(places, buffer.shape[1:], strict=True)
         )
-        return buffer[(self.row(number, s), *inside)]
+        return buffer[(_int64(s) + self.sequences * number, *inside)]
 
 
 def _evaluated(
@@ -146,6 +228,30 @@ class _Ends:
             self._most.set(T.max(self.most, most))
 
 
+class _Flags:
+    """Whether some flags are 0, and whether some are not."""
+
+    def __init__(self) -> None:
+        self._zeros, self._others = ptx.counter(), ptx.counter()
+
+    def add(self, value: Expr) -> None:
+        """Take in one more."""
+        flag = ptx.held(value, "int8")
+        self._zeros.set(self._zeros.value | T.Cast("int32", flag == 0))
+        self._others.set(self._others.value | T.Cast("int32", flag != 0))
+
+    @property
+    def hold(self) -> Expr:
+        """Where a test holds that flags be 0, int32."""
+        return _three_valued(self._zeros.value == 0, self._others.value == 0)
+
+    def of_warp(self) -> Expr:
+        """The same of the flags of all lanes, which ask at once."""
+        found = (collective.ballot(x.value != 0) for x in (self._zeros, self._others))
+        zeros, others = found
+        return _three_valued(zeros == T.uint32(0), others == T.uint32(0))
+
+
 class Sight:
     """What the queries of a tile see.
 
@@ -153,10 +259,8 @@ class Sight:
         tests: What tests look at.
         engine: Whose rows and keys they are.
         block: Who looks.
-        first_byte: Of shared memory, where `BYTES` are free.
-        s: The sequence, int32.
-        queries: Positions of queries, their first row of the tile and how many there are, int32.
-        keys: The same of keys, of the whole sequence.
+        places: Where in its shared memory.
+        keys: Positions of keys, the first row of the sequence and how many it has, int32.
     """
 
     def __init__(
@@ -164,61 +268,81 @@ class Sight:
         tests: Tests,
         engine: Attender,
         block: Block,
-        first_byte: int,
-        s: Expr,
-        queries: tuple[Buffer, Expr, Expr],
+        places: Places,
         keys: tuple[Buffer, Expr, Expr],
     ) -> None:
-        self._tests, self._engine, self._block, self._s = tests, engine, block, s
+        self._tests, self._engine, self._block, self._at = tests, engine, block, places
         self._kpos, self._k0, self._keys = keys
-        self.list, self.first = block.window.view("int32"), first_byte // 4
-        self._lane = ptx.held(block.thread % 32, "int32")
-        self._warp = ptx.held(block.thread // 32, "int32")
-        qpos, first, left = queries
+        self._words = block.window.view("int32")
+        self._numbers = block.window.view("int64")
+        self._bits = block.window.view("uint32")
         self._width = len(engine.keys)
-        self._rows = ptx.registers(len(engine.rows), "int32")
-        for r, row in enumerate(engine.rows):
-            tir.assign(self._rows, qpos[first + T.min(row, left - 1)], r)
-        count = ptx.held(T.min(left, T.int32(engine.tile.m)), "int32")
-        self._least = ptx.held(_int64(qpos[first]), "int64")
-        self._most = ptx.held(_int64(qpos[first + count - 1]), "int64")
-        self._place = ptx.registers(self._width, "int32")
+
+    def prepare(self, s: Expr, qpos: Buffer, first: Expr, left: Expr) -> None:
+        """Look at the rows of the tile; all threads of the block come here.
+
+        Args:
+            s: The sequence, int32.
+            qpos: Positions of queries.
+            first: The first row, int32.
+            left: How many the sequence has from there on, int32.
+        """
+        tests, at, thread, m = self._tests, self._at, self._block.thread, self._engine.tile.m
+        lane, count = ptx.held(thread % 32, "int32"), ptx.held(T.min(left, T.int32(m)), "int32")
         # What each lane looks at stands for all rows of the tile.
         rows = [
-            ptx.held(qpos[first + T.min(self._lane + i, count - 1)], "int32")
-            for i in range(0, engine.tile.m, 32)
+            ptx.held(qpos[first + T.min(lane + i, count - 1)], "int32") for i in range(0, m, 32)
         ]
-        self._ends = {
-            step: self._numbers_of(step, rows) for step in tests.steps if step.op in TABLES
-        }
-        self._flags = {
-            step: self._flags_of(step, rows) for step in tests.steps if step.op == QUERIES
-        }
+        ends = {}
+        for step in dict.fromkeys(step for step in tests.steps if step.op in TABLES):
+            numbers = (tests.element(tests.of_queries, step.number, s, row) for row in rows)
+            found = ends[step.number] = _Ends(next(numbers))
+            for number in numbers:
+                found.add(ptx.held(number, "int64"))
+            found.join_lanes()
+        flags = {}
+        for step in dict.fromkeys(step for step in tests.steps if step.op == QUERIES):
+            found_flags = _Flags()
+            for row in rows:
+                found_flags.add(tests.element(tests.queries, step.number, s, row))
+            flags[step.number] = found_flags.of_warp()
+        ptx.barrier()  # whoever looked at the tile before has done so
+        tir.assign(self._words, T.int32(0), at.met + thread)
+        with tir.when(thread < m):
+            row = ptx.held(qpos[first + T.min(thread, count - 1)], "int32")
+            tir.assign(self._words, row, at.positions + thread)
+            if at.queries:
+                bits = ptx.counter()
+                for number in range(at.queries):
+                    flag = tests.element(tests.queries, number, s, row)
+                    bits.add(T.Select(flag == 0, T.int32(1 << number), T.int32(0)))
+                tir.assign(self._words, bits.value, at.of_rows + thread)
+        with tir.when(thread == 0):
+            tir.assign(self._words, s, at.sequence)
+            for number, found in ends.items():
+                tir.assign(self._numbers, found.least, at.ends // 2 + 2 * number)
+                tir.assign(self._numbers, found.most, at.ends // 2 + 2 * number + 1)
+            for number, holds in flags.items():
+                tir.assign(self._words, holds, at.flags + number)
+        if at.lines:
+            assert tests.positions is not None
+            with tir.when(thread < 3 * at.lines):
+                factor = tests.positions[T.truncdiv(thread, 3), T.truncmod(thread, 3)]
+                tir.assign(self._numbers, factor, at.factors // 2 + thread)
+        ptx.barrier()
 
-    def _numbers_of(self, step: Step, rows: Sequence[Expr]) -> _Ends:
-        tests, s = self._tests, self._s
-        numbers = (tests.element(tests.of_queries, step.number, s, row) for row in rows)
-        ends = _Ends(next(numbers))
-        for number in numbers:
-            ends.add(ptx.held(number, "int64"))
-        ends.join_lanes()
-        return ends
+    def _factors(self, number: int) -> tuple[Expr, Expr, Expr]:
+        """Of the query's position and of the key's, and what is added, int64."""
+        first = self._at.factors // 2 + 3 * number
+        x, y, z = (ptx.held(self._numbers[first + i], "int64") for i in range(3))
+        return x, y, z
 
-    def _flags_of(self, step: Step, rows: Sequence[Expr]) -> tuple[Expr, Expr]:
-        """Where a test of queries holds: over the tile, and the bits of this thread's rows."""
-        tests, s = self._tests, self._s
-        zeros, others = ptx.Register("int32", T.int32(0)), ptx.Register("int32", T.int32(0))
-        for row in rows:
-            flag = ptx.held(tests.element(tests.queries, step.number, s, row), "int8")
-            zeros.set(zeros.value | T.Cast("int32", flag == 0))
-            others.set(others.value | T.Cast("int32", flag != 0))
-        zero, other = (collective.ballot(x.value != 0) for x in (zeros, others))
-        none = T.uint32(0)
-        bits = self._word()
-        for r in range(len(self._engine.rows)):
-            flag = ptx.held(tests.element(tests.queries, step.number, s, self._rows[r]), "int8")
-            self._set(bits, flag == 0, self._row_bits(r))
-        return _three_valued(zero == none, other == none), bits[0]
+    def _row(self, row: Expr) -> Expr:
+        """The position of a row of the tile, int32."""
+        return ptx.held(self._words[self._at.positions + row], "int32")
+
+    def _sequence(self) -> Expr:
+        return ptx.held(self._words[self._at.sequence], "int32")
 
     # ---- steps
 
@@ -243,20 +367,21 @@ class Sight:
                 lambda: seen.set(self._over(step)),
             )
         lanes = collective.ballot(seen.value != NOWHERE)
-        counts = self.first + CHUNK
+        thread, at = self._block.thread, self._at
+        lane, warp_number = (ptx.held(x, "int32") for x in (thread % 32, thread // 32))
         ptx.barrier()  # whoever read the list before has done so
-        with tir.when(self._lane == 0):
-            tir.assign(self.list, collective.population(lanes), counts + self._warp)
+        with tir.when(lane == 0):
+            tir.assign(self._words, collective.population(lanes), at.counts + warp_number)
         ptx.barrier()
         before, total = ptx.counter(), ptx.counter()
         for warp in range(WARPS):
-            found = ptx.held(self.list[counts + warp], "int32")
-            before.add(T.Select(self._warp > warp, found, T.int32(0)))
+            found = ptx.held(self._words[at.counts + warp], "int32")
+            before.add(T.Select(warp_number > warp, found, T.int32(0)))
             total.add(found)
         with tir.when(seen.value != NOWHERE):
-            place = before.value + collective.before(lanes, self._lane)
+            place = before.value + collective.before(lanes, lane)
             entry = step * 2 + T.Cast("int32", seen.value == EVERYWHERE)
-            tir.assign(self.list, entry, self.first + place)
+            tir.assign(self._words, entry, at.steps + place)
         ptx.barrier()
         return total.value
 
@@ -274,52 +399,53 @@ class Sight:
                 return self._over_table(leaf, first, count)
             if leaf.op == KEYS:
                 return self._over_keys(leaf, first, count)
-            return self._flags[leaf][0] if leaf.op == QUERIES else T.int32(SOMEWHERE)
+            if leaf.op == QUERIES:
+                return ptx.held(self._words[self._at.flags + leaf.number], "int32")
+            return T.int32(SOMEWHERE)
 
         steps, last = self._tests.steps, T.int32(EVERYWHERE)
         return _evaluated(steps, test, T.min, T.max, lambda x: last - x, "int32")
 
     def _over_line(self, leaf: Step, k0: Expr, k1: Expr) -> Expr:
-        x, y, z = self._tests.position(leaf.number)
-        of_q = [ptx.held(x * q, "int64") for q in (self._least, self._most)]
+        x, y, z = self._factors(leaf.number)
+        rows = (self._row(row) for row in (T.int32(0), T.int32(self._engine.tile.m - 1)))
+        of_q = [ptx.held(x * _int64(row), "int64") for row in rows]
         of_k = [ptx.held(y * k, "int64") for k in (k0, k1)]
         most = T.max(*of_q) + T.max(*of_k) + z
         return _three_valued(most < 0, T.min(*of_q) + T.min(*of_k) + z >= 0)
 
     def _over_table(self, leaf: Step, first: Expr, count: Expr) -> Expr:
-        tests, s = self._tests, self._s
+        tests, s = self._tests, self._sequence()
 
         def number(at: Expr) -> Expr:
             return tests.element(tests.of_keys, leaf.number, s, self._kpos[first + at])
 
-        k, q = _Ends(number(T.int32(0))), self._ends[leaf]
+        k, ends = _Ends(number(T.int32(0))), self._at.ends // 2 + 2 * leaf.number
         with tir.serial(T.int32(1), count) as at:
             k.add(ptx.held(number(at), "int64"))
+        least, most = (ptx.held(self._numbers[ends + i], "int64") for i in range(2))
         if TABLES[leaf.op] == 0:
-            nowhere = T.Or(q.most < k.least, k.most < q.least)
-            one = tir.both(q.least == q.most, k.least == k.most)
-            return _three_valued(nowhere, tir.both(one, q.least == k.least))
+            nowhere = T.Or(most < k.least, k.most < least)
+            one = tir.both(least == most, k.least == k.most)
+            return _three_valued(nowhere, tir.both(one, least == k.least))
         if TABLES[leaf.op] == 1:
-            return _three_valued(q.least >= k.most, q.most < k.least)
-        return _three_valued(q.least > k.most, q.most <= k.least)
+            return _three_valued(least >= k.most, most < k.least)
+        return _three_valued(least > k.most, most <= k.least)
 
     def _over_keys(self, leaf: Step, first: Expr, count: Expr) -> Expr:
-        tests, s = self._tests, self._s
-        zeros, others = ptx.counter(), ptx.counter()
+        tests, s, flags = self._tests, self._sequence(), _Flags()
         with tir.serial(T.int32(0), count) as at:
             place = self._kpos[first + at]
-            flag = ptx.held(tests.element(tests.keys, leaf.number, s, place), "int8")
-            zeros.set(zeros.value | T.Cast("int32", flag == 0))
-            others.set(others.value | T.Cast("int32", flag != 0))
-        return _three_valued(zeros.value == 0, others.value == 0)
+            flags.add(tests.element(tests.keys, leaf.number, s, place))
+        return flags.hold
 
     def step_of(self, entry: Expr) -> Expr:
         """The step that an entry of the list names, int32."""
-        return self.list[self.first + entry] >> T.int32(1)
+        return self._words[self._at.steps + entry] >> T.int32(1)
 
     def is_partly(self, entry: Expr) -> Expr:
-        """1 where it is not seen everywhere, else 0: int32."""
-        return (self.list[self.first + entry] & T.int32(1)) ^ T.int32(1)
+        """Whether it is not seen everywhere."""
+        return self._words[self._at.steps + entry] & T.int32(1) == T.int32(0)
 
     # ---- words
 
@@ -333,90 +459,102 @@ class Sight:
         return sum(1 << self._bit(row, key) for row in range(len(self._engine.rows)))
 
     @staticmethod
-    def _word(bits: int = 0) -> Buffer:
-        word = ptx.registers(1, "uint32")
-        tir.assign(word, ptx.uint32(bits), 0)
-        return word
-
-    @staticmethod
-    def _set(word: Buffer, condition: Expr, bits: int) -> None:
-        tir.assign(word, word[0] | T.Select(condition, ptx.uint32(bits), ptx.uint32(0)), 0)
+    def _set(word: ptx.Register, condition: Expr, bits: int) -> None:
+        word.set(word.value | T.Select(condition, ptx.uint32(bits), ptx.uint32(0)))
 
     def bits(self, step: Expr) -> Expr:
         """Which of this thread's rows and keys of a step see each other, as a uint32."""
-        last = self._keys - 1 - step * self._engine.tile.n
-        for c, key in enumerate(self._engine.keys):
-            at = self._k0 + step * self._engine.tile.n + T.min(self._engine.key + key, last)
-            tir.assign(self._place, self._kpos[at], c)
-        steps, turned = self._tests.steps, ptx.uint32(ALL)
-        joins = operator.and_, operator.or_
-        return _evaluated(steps, self._in, *joins, lambda x: x ^ turned, "uint32")
+        n, steps, turned = self._engine.tile.n, self._tests.steps, ptx.uint32(ALL)
+        last = self._keys - 1 - step * n
+        places = []
+        for key in self._engine.keys:
+            at = self._k0 + step * n + T.min(self._engine.key + key, last)
+            places.append(ptx.held(self._kpos[at], "int32"))
 
-    def _in(self, leaf: Step) -> Expr:
-        """The pairs of this thread at which a test holds."""
+        def test(leaf: Step) -> Expr:
+            word = ptx.Register("uint32", ptx.uint32(0))
+            self._add(word, leaf, places)
+            return word.value
+
+        joins = operator.and_, operator.or_
+        return _evaluated(steps, test, *joins, lambda x: x ^ turned, "uint32")
+
+    def _add(self, word: ptx.Register, leaf: Step, places: Sequence[Expr]) -> None:
+        """Set the bits of the pairs of this thread at which a test holds."""
+        tests, engine, number = self._tests, self._engine, leaf.number
         if leaf.op == QUERIES:
-            return self._flags[leaf][1]
-        tests, s, word = self._tests, self._s, self._word()
-        keys, rows = range(self._width), range(len(self._engine.rows))
+            for r, row in enumerate(engine.rows):
+                holds = self._words[self._at.of_rows + row] & T.int32(1 << number)
+                self._set(word, holds != T.int32(0), self._row_bits(r))
+            return
+        if leaf.op == POSITIONS:
+            x, y, z = self._factors(number)
+            of_keys = [ptx.held(_int64(place) * y, "int64") for place in places]
+            for r, row in enumerate(engine.rows):
+                q = ptx.held(_int64(self._row(row)) * x + z, "int64")
+                for c, k in enumerate(of_keys):
+                    self._set(word, q + k >= 0, 1 << self._bit(r, c))
+            return
+        s = self._sequence()
         if leaf.op == KEYS:
-            for c in keys:
-                flag = tests.element(tests.keys, leaf.number, s, self._place[c])
+            for c, place in enumerate(places):
+                flag = tests.element(tests.keys, number, s, place)
                 self._set(word, flag == 0, self._column_bits(c))
         elif leaf.op == PAIRS:
-            for r in rows:
-                for c in keys:
-                    at = self._rows[r], self._place[c]
-                    flag = tests.element(tests.pairs, leaf.number, s, *at)
+            for r, row in enumerate(engine.rows):
+                query = self._row(row)
+                for c, place in enumerate(places):
+                    flag = tests.element(tests.pairs, number, s, query, place)
                     self._set(word, flag == 0, 1 << self._bit(r, c))
         else:
-            line = leaf.op == POSITIONS
-            x, y, z = tests.position(leaf.number) if line else (None, None, None)
-            of_keys = ptx.registers(self._width, "int64")
-            for c in keys:
-                place = self._place[c]
-                number = _int64(place) * y if line else tests.element(
-                    tests.of_keys, leaf.number, s, place
-                )
-                tir.assign(of_keys, number, c)
-            for r in rows:
-                place = self._rows[r]
-                number = _int64(place) * x + z if line else tests.element(
-                    tests.of_queries, leaf.number, s, place
-                )
-                q = ptx.held(number, "int64")
-                for c in keys:
-                    holds = q + of_keys[c] >= 0 if line else _ordered(leaf, q, of_keys[c])
-                    self._set(word, holds, 1 << self._bit(r, c))
-        return word[0]
+            of_keys = [
+                ptx.held(tests.element(tests.of_keys, number, s, place), "int64")
+                for place in places
+            ]
+            for r, row in enumerate(engine.rows):
+                of_row = tests.element(tests.of_queries, number, s, self._row(row))
+                q = ptx.held(of_row, "int64")
+                for c, k in enumerate(of_keys):
+                    self._set(word, _ordered(leaf, q, k), 1 << self._bit(r, c))
 
     # ---- rows that see nothing
 
-    def blind_rows(self, met: Expr) -> Expr:
-        """The bits of those of this thread's rows that have met no key; all lanes ask at once.
+    def meet(self, bits: Expr) -> None:
+        """Remember which pairs of this thread have seen each other."""
+        at = self._at.met + self._block.thread
+        tir.assign(self._bits, self._bits[at] | bits, at)
+
+    @property
+    def blind(self) -> Expr:
+        """The bits of this thread's rows that have met no key, once they are found, uint32."""
+        return self._bits[self._at.blind + self._block.thread]
+
+    def find_blind(self, here: Expr) -> Expr:
+        """Find those rows; all threads of the block come here.
 
         Args:
-            met: Bits of the pairs that have seen each other, uint32.
+            here: Whether the thread's warp has rows.
+
+        Returns:
+            Whether some thread of the block has one, int32: not 0.
         """
-        blind = self._word()
+        thread, at = self._block.thread, self._at
+        met = ptx.held(self._bits[at.met + thread], "uint32")
+        blind = ptx.Register("uint32", ptx.uint32(0))
         for r in range(len(self._engine.rows)):
-            bits = self._row_bits(r)
-            some = ptx.held(met & ptx.uint32(bits), "uint32")
+            some = ptx.held(met & ptx.uint32(self._row_bits(r)), "uint32")
             for lane in self._engine.lanes:
                 some = ptx.held(some | collective.exchanged(some, lane, "uint32"), "uint32")
-            self._set(blind, some == ptx.uint32(0), bits)
-        return blind[0]
-
-    def of_some_warp(self, condition: Expr) -> Expr:
-        """Whether a condition holds in some thread of the block, int32; all threads come here."""
-        lanes, first = collective.ballot(condition), self.first + CHUNK + WARPS
+            self._set(blind, some == ptx.uint32(0), self._row_bits(r))
+        tir.assign(self._bits, blind.value, at.blind + thread)
+        lanes = collective.ballot(tir.both(here, blind.value != ptx.uint32(0)))
         ptx.barrier()
-        with tir.when(self._lane == 0):
-            asked = T.Cast("int32", lanes != T.uint32(0))
-            tir.assign(self.list, asked, first + self._warp)
+        with tir.when(thread % 32 == 0):
+            tir.assign(self._bits, lanes, at.asked + thread // 32)
         ptx.barrier()
         found = ptx.counter()
         for warp in range(WARPS):
-            found.set(found.value | self.list[first + warp])
+            found.set(found.value | self._words[at.asked + warp])
         return found.value
 
     def hide(self, bits: Expr, blank: Expr) -> None:

@@ -36,8 +36,9 @@ class KernelRequest:
             gather_gemm `bits`, `stored` and `factor`, of contract_block of a sampled product
             `stored` too; `k` (panels); `k`, `n`, `stored`, `factor` (stored_rows); `n`,
             `activation`, `residual` (swrite_columns); `d`, `dv`, `bias`, perhaps `score_steps` and
-            `weight_steps`, of GPUs `sees` (`pitc.ir.seen`) (attention). A GPU's kernels have no `k` and `n`, but `loose`: rows may
-            start anywhere. `detect` has `bits` where a contraction has told what is not 0.
+            `weight_steps`, of GPUs `sees` (attention, `pitc.ir.seen`). A GPU's kernels have no `k`
+            and `n`, but `loose`: rows may start anywhere. `detect` has `bits` where a contraction
+            has told what is not 0.
         dtype: Type of the elements, or of the words that are moved (`int32`, `int8`); of a mask
             `bool`.
         kind: Of target: `cpu`, or `cuda`.

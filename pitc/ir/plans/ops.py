@@ -8,7 +8,7 @@ and checks follow from it.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Self
