@@ -13,7 +13,7 @@ With a formula of pairs (`sight_cuda`) it goes over the steps of keys that some 
 sees. Then the last tiles come first: under a causal mask they see the most.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import collective, ptx, tir
@@ -202,8 +202,12 @@ class Tile:
         sight = sight_cuda.Sight(tests, engine, self.block, places, (kernel.kpos, k0, keys))
         sight.prepare(self.s, kernel.qpos, self.first, self.left)
         feed_q = self._feed(kernel.q, "hq", pieces.q, tile.m, self.first, self.left)
-        feed_k = self._feed(kernel.k, "hk", pieces.k, tile.n, k0, keys, sight.step_of)
-        feed_v = self._feed(kernel.v, "hv", pieces.v, tile.n, k0, keys, sight.step_of)
+        feed_k = self._feed(kernel.k, "hk", pieces.k, tile.n, k0, keys, sight)
+        feed_v = self._feed(kernel.v, "hv", pieces.v, tile.n, k0, keys, sight)
+        # Once, out of the loops: the compiler would keep the addresses of all copies.
+        feed_q.start()
+        feed_q.copy(T.int32(0), T.int32(0))
+        ptx.commit()
         here = ptx.held(T.Cast("int32", engine.first < self.left), "int32")
         bias = _Bias(self, kernel.bias, k0) if kernel.bias is not None else None
         softmax.clear()
@@ -239,7 +243,7 @@ class Tile:
 
                 def attend(slot: Expr, step: Expr, hides: Expr, word: Expr) -> None:
                     before = ptx.held(step * tile.n, "int32")
-                    after = ptx.held(keys - before, "int32")
+                    after = ptx.held(sight.keys()[1] - before, "int32")
                     engine.multiply_keys(slot)
                     if bias is None:
                         self._scale()
@@ -253,7 +257,8 @@ class Tile:
                     engine.multiply_values(slot)
 
                 feeds = feed_k, feed_v
-                ring.run(feeds, pieces.slot_bytes, STAGES, listed, compute, once=feed_q)
+                ring.run(feeds, pieces.slot_bytes, STAGES, listed, compute)
+        ptx.wait(0)  # queries of a tile that sees nothing are still on their way
         with tir.when(here != 0):
             self._store(keys)
 
@@ -265,15 +270,17 @@ class Tile:
         step: int,
         first: Expr,
         count: Expr,
-        step_of: Callable[[Expr], Expr] | None = None,
+        sight: sight_cuda.Sight | None = None,
     ) -> ring.Feed:
-        """The copies of rows of a head; in the steps that a list names if there is one."""
+        """The copies of rows of a head; in the steps that are seen."""
         columns, tile = int(tensor.shape[2]), self.engine.tile
         filled = tile.columns if head == "hv" else tile.width
         number = self.kernel.at[head] + self.head
         heads = tensor.shape[1]
         rows = tir.flat(tensor), heads, columns, step, number, first, count
-        source = sread.HeadRows(*rows) if step_of is None else sread.SeenRows(*rows, step_of)
+        source: ring.Source = (
+            sread.HeadRows(*rows) if sight is None else sread.SeenRows(*rows, sight.step_of)
+        )
         loose = _is_loose(self.kernel.dtype, columns)
         return ring.Feed(self.block, piece, source, loose=loose, chunks=tile.chunks(filled))
 

@@ -15,6 +15,7 @@ What does not change from step to step stays in shared memory, that of rows, too
 of sums, and what is computed of other registers the compiler would keep there.
 """
 
+import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -108,13 +109,18 @@ class Places:
 
     @property
     def sequence(self) -> int:
-        """Its number."""
+        """Its number, its first key and how many it has."""
         return self.blind + _THREADS
+
+    @property
+    def height(self) -> int:
+        """How many rows a thread has."""
+        return self.sequence + 3
 
     @property
     def flags(self) -> int:
         """Where each test of queries holds over the tile."""
-        return self.sequence + 1
+        return self.height + 1
 
     @property
     def of_rows(self) -> int:
@@ -272,7 +278,7 @@ class Sight:
         keys: tuple[Buffer, Expr, Expr],
     ) -> None:
         self._tests, self._engine, self._block, self._at = tests, engine, block, places
-        self._kpos, self._k0, self._keys = keys
+        self._kpos, self._of_sequence = keys[0], keys[1:]
         self._words = block.window.view("int32")
         self._numbers = block.window.view("int64")
         self._bits = block.window.view("uint32")
@@ -318,7 +324,9 @@ class Sight:
                     bits.add(T.Select(flag == 0, T.int32(1 << number), T.int32(0)))
                 tir.assign(self._words, bits.value, at.of_rows + thread)
         with tir.when(thread == 0):
-            tir.assign(self._words, s, at.sequence)
+            for i, number in enumerate((s, *self._of_sequence)):
+                tir.assign(self._words, number, at.sequence + i)
+            tir.assign(self._words, T.int32(len(self._engine.rows)), at.height)
             for number, found in ends.items():
                 tir.assign(self._numbers, found.least, at.ends // 2 + 2 * number)
                 tir.assign(self._numbers, found.most, at.ends // 2 + 2 * number + 1)
@@ -343,6 +351,12 @@ class Sight:
 
     def _sequence(self) -> Expr:
         return ptx.held(self._words[self._at.sequence], "int32")
+
+    def keys(self) -> tuple[Expr, Expr]:
+        """The first row of the sequence's keys, and how many it has, int32."""
+        first = self._at.sequence + 1
+        k0, count = (ptx.held(self._words[first + i], "int32") for i in range(2))
+        return k0, count
 
     # ---- steps
 
@@ -387,9 +401,9 @@ class Sight:
 
     def _over(self, step: Expr) -> Expr:
         """What the tile sees of a step that there is, int32."""
-        n = self._engine.tile.n
-        first = ptx.held(self._k0 + step * n, "int32")
-        count = ptx.held(T.min(self._keys - step * n, T.int32(n)), "int32")
+        n, (k0, keys) = self._engine.tile.n, self.keys()
+        first = ptx.held(k0 + step * n, "int32")
+        count = ptx.held(T.min(keys - step * n, T.int32(n)), "int32")
         ends = [ptx.held(_int64(self._kpos[k]), "int64") for k in (first, first + count - 1)]
 
         def test(leaf: Step) -> Expr:
@@ -465,10 +479,11 @@ class Sight:
     def bits(self, step: Expr) -> Expr:
         """Which of this thread's rows and keys of a step see each other, as a uint32."""
         n, steps, turned = self._engine.tile.n, self._tests.steps, ptx.uint32(ALL)
-        last = self._keys - 1 - step * n
+        k0, count = self.keys()
+        last = count - 1 - step * n
         places = []
         for key in self._engine.keys:
-            at = self._k0 + step * n + T.min(self._engine.key + key, last)
+            at = k0 + step * n + T.min(self._engine.key + key, last)
             places.append(ptx.held(self._kpos[at], "int32"))
 
         def test(leaf: Step) -> Expr:
@@ -481,41 +496,57 @@ class Sight:
 
     def _add(self, word: ptx.Register, leaf: Step, places: Sequence[Expr]) -> None:
         """Set the bits of the pairs of this thread at which a test holds."""
-        tests, engine, number = self._tests, self._engine, leaf.number
-        if leaf.op == QUERIES:
-            for r, row in enumerate(engine.rows):
-                holds = self._words[self._at.of_rows + row] & T.int32(1 << number)
-                self._set(word, holds != T.int32(0), self._row_bits(r))
-            return
-        if leaf.op == POSITIONS:
-            x, y, z = self._factors(number)
-            of_keys = [ptx.held(_int64(place) * y, "int64") for place in places]
-            for r, row in enumerate(engine.rows):
-                q = ptx.held(_int64(self._row(row)) * x + z, "int64")
-                for c, k in enumerate(of_keys):
-                    self._set(word, q + k >= 0, 1 << self._bit(r, c))
-            return
-        s = self._sequence()
+        tests, number, s = self._tests, leaf.number, self._sequence()
         if leaf.op == KEYS:
             for c, place in enumerate(places):
                 flag = tests.element(tests.keys, number, s, place)
                 self._set(word, flag == 0, self._column_bits(c))
-        elif leaf.op == PAIRS:
-            for r, row in enumerate(engine.rows):
-                query = self._row(row)
-                for c, place in enumerate(places):
-                    flag = tests.element(tests.pairs, number, s, query, place)
-                    self._set(word, flag == 0, 1 << self._bit(r, c))
-        else:
-            of_keys = [
-                ptx.held(tests.element(tests.of_keys, number, s, place), "int64")
-                for place in places
-            ]
-            for r, row in enumerate(engine.rows):
-                of_row = tests.element(tests.of_queries, number, s, self._row(row))
-                q = ptx.held(of_row, "int64")
-                for c, k in enumerate(of_keys):
-                    self._set(word, _ordered(leaf, q, k), 1 << self._bit(r, c))
+            return
+        # A loop of a length that the compiler does not know: it would compute all rows at once,
+        # and registers are full of sums.
+        height = ptx.held(self._words[self._at.height], "int32")
+        of_row = self._of_row(leaf, s, places)
+        with tir.serial(T.int32(0), height) as r:
+            part = ptx.Register("uint32", ptx.uint32(0))
+            of_row(part, ptx.held(self._engine.row(r), "int32"))
+            word.set(word.value | part.value << T.Cast("uint32", r * self._width))
+
+    def _of_row(
+        self, leaf: Step, s: Expr, places: Sequence[Expr]
+    ) -> Callable[[ptx.Register, Expr], None]:
+        """What sets the bits of a row, from its first key on."""
+        tests, number = self._tests, leaf.number
+
+        def of_flags(part: ptx.Register, row: Expr) -> None:
+            holds = self._words[self._at.of_rows + row] & T.int32(1 << number)
+            self._set(part, holds != T.int32(0), self._row_bits(0))
+
+        def of_pairs(part: ptx.Register, row: Expr) -> None:
+            query = self._row(row)
+            for c, place in enumerate(places):
+                flag = tests.element(tests.pairs, number, s, query, place)
+                self._set(part, flag == 0, 1 << c)
+
+        def of_numbers(part: ptx.Register, row: Expr) -> None:
+            q = ptx.held(of_query(self._row(row)), "int64")
+            for c, k in enumerate(of_keys):
+                holds = q + k >= 0 if leaf.op == POSITIONS else _ordered(leaf, q, k)
+                self._set(part, holds, 1 << c)
+
+        if leaf.op in (QUERIES, PAIRS):
+            return of_flags if leaf.op == QUERIES else of_pairs
+        if leaf.op == POSITIONS:
+            x, y, z = self._factors(number)
+            of_keys = [ptx.held(_int64(place) * y, "int64") for place in places]
+
+            def of_query(place: Expr) -> Expr:
+                return _int64(place) * x + z
+
+            return of_numbers
+        numbers = (tests.element(tests.of_keys, number, s, place) for place in places)
+        of_keys = [ptx.held(number_of, "int64") for number_of in numbers]
+        of_query = functools.partial(tests.element, tests.of_queries, number, s)
+        return of_numbers
 
     # ---- rows that see nothing
 
