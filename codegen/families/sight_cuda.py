@@ -383,10 +383,9 @@ class Sight:
         lanes = collective.ballot(seen.value != NOWHERE)
         thread, at = self._block.thread, self._at
         lane, warp_number = (ptx.held(x, "int32") for x in (thread % 32, thread // 32))
-        ptx.barrier()  # whoever read the list before has done so
         with tir.when(lane == 0):
             tir.assign(self._words, collective.population(lanes), at.counts + warp_number)
-        ptx.barrier()
+        ptx.barrier()  # and whoever read the list before has done so
         before, total = ptx.counter(), ptx.counter()
         for warp in range(WARPS):
             found = ptx.held(self._words[at.counts + warp], "int32")
@@ -579,7 +578,6 @@ class Sight:
             self._set(blind, some == ptx.uint32(0), self._row_bits(r))
         tir.assign(self._bits, blind.value, at.blind + thread)
         lanes = collective.ballot(tir.both(here, blind.value != ptx.uint32(0)))
-        ptx.barrier()
         with tir.when(thread % 32 == 0):
             tir.assign(self._bits, lanes, at.asked + thread // 32)
         ptx.barrier()

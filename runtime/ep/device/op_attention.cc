@@ -36,8 +36,7 @@ class PairTests {
 
   // As the kernel takes them.
   void AddTo(KernelCall* call) const {
-    if (*plan_.positions > 0)
-      call->Int64s(run_.OnDevice(position_tests_), {*plan_.positions, 3});
+    if (*plan_.positions > 0) call->Int64s(run_.OnDevice(position_tests_), {*plan_.positions, 3});
     const auto rows = [this](const std::optional<int64_t>& tests) { return *tests * sequences_; };
     if (*plan_.tables > 0) {
       call->Int64s(run_.OnDevice(q_tables_), {rows(plan_.tables), queries_});
@@ -60,13 +59,14 @@ class PairTests {
            t, "as int64 [", *plan_.positions, ", 3]");
   }
 
-  // [tests, .., queries, keys] of so many sequences; an extent that is known is the same everywhere.
+  // [tests, .., queries, keys] of so many sequences; an extent that is known is the same
+  // everywhere.
   void Check(const Tensor& t, bool is_type, int64_t tests, int64_t* queries, int64_t* keys) const {
     const int extents = (queries ? 1 : 0) + (keys ? 1 : 0), lead = t.shape.rank - extents;
-    Expect(is_type && lead >= 1 && t.shape.dims[0] == tests &&
-               t.shape.Elements(1, lead) == sequences_,
-           t, "as ", extents == 2 || !is_type ? "flags" : "numbers", " of ", tests, " tests and ",
-           sequences_, " sequences");
+    Expect(
+        is_type && lead >= 1 && t.shape.dims[0] == tests && t.shape.Elements(1, lead) == sequences_,
+        t, "as ", extents == 2 || !is_type ? "flags" : "numbers", " of ", tests, " tests and ",
+        sequences_, " sequences");
     int at = lead;
     for (int64_t* const extent : {queries, keys}) {
       if (!extent) continue;

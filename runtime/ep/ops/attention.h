@@ -95,10 +95,10 @@ struct AttentionOperands {
   HeadExtents q_heads, k_heads, v_heads;
   int64_t sequences;
   const int32_t *q_offsets, *k_offsets;
-  BiasExtents bias_extents;  // if the plan has one
+  BiasExtents bias_extents;                  // if the plan has one
   const int32_t* query_positions = nullptr;  // if it has one, or a program
   const int32_t* key_positions = nullptr;    // the same, or keys and values are whole
-  PairLists pairs;                         // if the plan has some
+  PairLists pairs;                           // if the plan has some
 };
 
 // The last coordinate, below an extent; one of 1 takes any, and -1 is checked by the caller.
