@@ -21,7 +21,7 @@ from pitc.codegen.engines import ring
 from pitc.codegen.engines.attend import LOG2_E, STAGES, Attender, Softmax
 from pitc.codegen.engines.attend_mma import FragmentAttention
 from pitc.codegen.engines.attend_simt import ThreadAttention
-from pitc.codegen.families import sight_cuda, sread
+from pitc.codegen.families import pair_tests_cuda, sight_cuda, sread
 from pitc.codegen.families.sequences_cuda import Search, part
 from pitc.codegen.ptx import CHUNK_BYTES
 from pitc.codegen.tir import Buffer, Expr, T
@@ -71,14 +71,14 @@ class _Kernel:
         self.q_offsets = tir.device_tensor("q_offsets", (boundaries,), "int32")
         self.k_offsets = tir.device_tensor("k_offsets", (boundaries,), "int32")
         self.bias: Buffer | None = None
-        self.tests: sight_cuda.Tests | None = None
+        self.tests: pair_tests_cuda.Tests | None = None
         if params["bias"]:
             self.bias = tir.device_tensor("bias", (tir.size("elements"),), "float32")
         if params["bias"] or params.get("sees"):
             self.qpos = tir.device_tensor("qpos", (tq,), "int32")
             self.kpos = tir.device_tensor("kpos", (tk,), "int32")
         if params.get("sees"):
-            self.tests = sight_cuda.Tests(params["sees"], boundaries - 1)
+            self.tests = pair_tests_cuda.Tests(params["sees"], boundaries - 1)
         self.out = tir.device_tensor("out", (tq, heads, self.dv), self.dtype)
         self.scale = tir.float_scalar("scale")
         scalars = ["nan_to_zero", "no_keys_to_zero", "hq", "hk", "hv"]
@@ -189,7 +189,7 @@ class Tile:
         with tir.when(here != 0):
             self._store(keys)
 
-    def emit_seen(self, tests: sight_cuda.Tests) -> None:
+    def emit_seen(self, tests: pair_tests_cuda.Tests) -> None:
         """Copy, go over the steps that some query sees, and store.
 
         Where rows that see none of some keys are the mean of all values, there is a second turn, if
@@ -220,9 +220,9 @@ class Tile:
             with tir.when(again):
                 asked = sight.find_blind(here != 0)
                 left.set(T.Select(asked != 0, steps, T.int32(0)))
-            with tir.serial(T.int32(0), ptx.steps(left.value, sight_cuda.CHUNK)) as chunk:
+            with tir.serial(T.int32(0), ptx.steps(left.value, pair_tests_cuda.CHUNK)) as chunk:
                 done = ptx.counter()
-                listed = sight.list_steps(chunk * sight_cuda.CHUNK, steps, again)
+                listed = sight.list_steps(chunk * pair_tests_cuda.CHUNK, steps, again)
 
                 def compute(slot: Expr) -> None:
                     with tir.when(here != 0):

@@ -15,166 +15,29 @@ What does not change from step to step stays in shared memory, that of rows, too
 of sums, and what is computed of other registers the compiler would keep there.
 """
 
-import functools
 import operator
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from pitc.codegen import collective, ptx, tir
 from pitc.codegen.engines.attend import Attender
 from pitc.codegen.engines.ring import Block
+from pitc.codegen.families.pair_tests_cuda import (
+    EVERYWHERE,
+    NOWHERE,
+    SOMEWHERE,
+    Ends,
+    Flags,
+    Places,
+    Tests,
+    three_valued,
+    to_int64,
+)
 from pitc.codegen.tir import Buffer, Expr, T
 from pitc.ir.attention_tile import WARPS
-from pitc.ir.seen import (
-    BOTH,
-    EITHER,
-    KEYS,
-    NEGATE,
-    PAIRS,
-    POSITIONS,
-    QUERIES,
-    TABLES,
-    Step,
-    steps_of,
-)
+from pitc.ir.seen import BOTH, EITHER, KEYS, NEGATE, PAIRS, POSITIONS, QUERIES, TABLES, Step
 
-CHUNK = WARPS * 32
-"""Steps that are looked at together: one for each thread."""
-NOWHERE, SOMEWHERE, EVERYWHERE = 0, 1, 2
-_THREADS = WARPS * 32
 ALL = 0xFFFFFFFF
-
-
-def _int64(value: Expr) -> Expr:
-    return T.Cast("int64", value)
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where in shared memory what lies, in words of 32 bits from its first byte.
-
-    Args:
-        start: The first word; even.
-        rows: Of a tile.
-        lines: Tests of positions.
-        tables: Tests of tables.
-        queries: Tests of queries.
-    """
-
-    start: int
-    rows: int
-    lines: int
-    tables: int
-    queries: int
-
-    @property
-    def factors(self) -> int:
-        """Three int64 numbers of each test of positions."""
-        return self.start
-
-    @property
-    def ends(self) -> int:
-        """Two int64 numbers of each table."""
-        return self.factors + 6 * self.lines
-
-    @property
-    def steps(self) -> int:
-        """The list."""
-        return self.ends + 4 * self.tables
-
-    @property
-    def counts(self) -> int:
-        """How many steps each warp adds to it."""
-        return self.steps + CHUNK
-
-    @property
-    def asked(self) -> int:
-        """What each warp asks for."""
-        return self.counts + WARPS
-
-    @property
-    def positions(self) -> int:
-        """Of rows."""
-        return self.asked + WARPS
-
-    @property
-    def met(self) -> int:
-        """What rows of each thread have met a key, as bits of pairs."""
-        return self.positions + self.rows
-
-    @property
-    def blind(self) -> int:
-        """What rows have met none."""
-        return self.met + _THREADS
-
-    @property
-    def sequence(self) -> int:
-        """Its number, its first key and how many it has."""
-        return self.blind + _THREADS
-
-    @property
-    def height(self) -> int:
-        """How many rows a thread has."""
-        return self.sequence + 3
-
-    @property
-    def flags(self) -> int:
-        """Where each test of queries holds over the tile."""
-        return self.height + 1
-
-    @property
-    def of_rows(self) -> int:
-        """At which rows they hold: a bit of each test."""
-        return self.flags + self.queries
-
-    @property
-    def size(self) -> int:
-        """Bytes, all of it."""
-        words = self.of_rows + self.rows * (self.queries > 0) - self.start
-        return -(-words // 4) * 16
-
-
-class Tests:
-    """The arguments that tests look at, in the order of a call.
-
-    Args:
-        text: The formula.
-        sequences: How many there are, int64.
-    """
-
-    def __init__(self, text: str, sequences: Expr) -> None:
-        self.steps, self.sequences = steps_of(text), sequences
-        eq, ek = tir.size("query_extent"), tir.size("key_extent")
-
-        def declared(ops: Iterable[str], name: str, dtype: str, *shape: Expr) -> Buffer | None:
-            lead = () if name == "position_tests" else (tir.size(f"{name}_rows"),)
-            return tir.device_tensor(name, (*lead, *shape), dtype) if self.count(*ops) else None
-
-        shape = tir.size("tests"), tir.int64(3)
-        self.positions = declared(POSITIONS, "position_tests", "int64", *shape)
-        self.of_queries = declared(TABLES, "q_tables", "int64", eq)
-        self.of_keys = declared(TABLES, "k_tables", "int64", ek)
-        self.keys = declared(KEYS, "key_flags", "int8", ek)
-        self.queries = declared(QUERIES, "query_flags", "int8", eq)
-        self.pairs = declared(PAIRS, "pair_flags", "int8", eq, ek)
-
-    def count(self, *ops: str) -> int:
-        """How many tests of some kinds there are."""
-        return max((step.number + 1 for step in self.steps if step.op in ops), default=0)
-
-    def places(self, first_byte: int, rows: int) -> Places:
-        """Where in shared memory what lies, from a multiple of 16 bytes on."""
-        counts = self.count(POSITIONS), self.count(*TABLES), self.count(QUERIES)
-        return Places(first_byte // 4, rows, *counts)
-
-    def element(self, buffer: Buffer | None, number: int, s: Expr, *places: Expr) -> Expr:
-        """A number, or a flag, of a sequence; in bounds whatever places say."""
-        assert buffer is not None
-        inside = (
-            _int64(T.max(T.min(place, ptx.int32(extent) - 1), T.int32(0)))
-            for place, extent in zip(places, buffer.shape[1:], strict=True)
-        )
-        return buffer[(_int64(s) + self.sequences * number, *inside)]
+"""Every bit of a word."""
 
 
 def _evaluated(
@@ -199,63 +62,6 @@ def _evaluated(
                 met[step] = test(step)
             stack.append(met[step])
     return stack[0]
-
-
-def _three_valued(nowhere: Expr, everywhere: Expr) -> Expr:
-    """What two conditions say, int32."""
-    some = T.Select(nowhere, T.int32(NOWHERE), T.int32(SOMEWHERE))
-    return ptx.held(T.Select(everywhere, T.int32(EVERYWHERE), some), "int32")
-
-
-class _Ends:
-    """The least and the greatest of some int64 numbers, one at least."""
-
-    def __init__(self, first: Expr) -> None:
-        self._least, self._most = (ptx.Register("int64", first) for _ in range(2))
-
-    @property
-    def least(self) -> Expr:
-        return self._least.value
-
-    @property
-    def most(self) -> Expr:
-        return self._most.value
-
-    def add(self, number: Expr) -> None:
-        """Take in one more."""
-        self._least.set(T.min(self.least, number))
-        self._most.set(T.max(self.most, number))
-
-    def join_lanes(self) -> None:
-        """Take in those of all lanes."""
-        for lane in (1, 2, 4, 8, 16):
-            least, most = (collective.exchanged(x, lane, "int64") for x in (self.least, self.most))
-            self._least.set(T.min(self.least, least))
-            self._most.set(T.max(self.most, most))
-
-
-class _Flags:
-    """Whether some flags are 0, and whether some are not."""
-
-    def __init__(self) -> None:
-        self._zeros, self._others = ptx.counter(), ptx.counter()
-
-    def add(self, value: Expr) -> None:
-        """Take in one more."""
-        flag = ptx.held(value, "int8")
-        self._zeros.set(self._zeros.value | T.Cast("int32", flag == 0))
-        self._others.set(self._others.value | T.Cast("int32", flag != 0))
-
-    @property
-    def hold(self) -> Expr:
-        """Where a test holds that flags be 0, int32."""
-        return _three_valued(self._zeros.value == 0, self._others.value == 0)
-
-    def of_warp(self) -> Expr:
-        """The same of the flags of all lanes, which ask at once."""
-        found = (collective.ballot(x.value != 0) for x in (self._zeros, self._others))
-        zeros, others = found
-        return _three_valued(zeros == T.uint32(0), others == T.uint32(0))
 
 
 class Sight:
@@ -302,13 +108,13 @@ class Sight:
         ends = {}
         for step in dict.fromkeys(step for step in tests.steps if step.op in TABLES):
             numbers = (tests.element(tests.of_queries, step.number, s, row) for row in rows)
-            found = ends[step.number] = _Ends(next(numbers))
+            found = ends[step.number] = Ends(next(numbers))
             for number in numbers:
                 found.add(ptx.held(number, "int64"))
             found.join_lanes()
         flags = {}
         for step in dict.fromkeys(step for step in tests.steps if step.op == QUERIES):
-            found_flags = _Flags()
+            found_flags = Flags()
             for row in rows:
                 found_flags.add(tests.element(tests.queries, step.number, s, row))
             flags[step.number] = found_flags.of_warp()
@@ -403,7 +209,7 @@ class Sight:
         n, (k0, keys) = self._engine.tile.n, self.keys()
         first = ptx.held(k0 + step * n, "int32")
         count = ptx.held(T.min(keys - step * n, T.int32(n)), "int32")
-        ends = [ptx.held(_int64(self._kpos[k]), "int64") for k in (first, first + count - 1)]
+        ends = [ptx.held(to_int64(self._kpos[k]), "int64") for k in (first, first + count - 1)]
 
         def test(leaf: Step) -> Expr:
             if leaf.op == POSITIONS:
@@ -422,10 +228,10 @@ class Sight:
     def _over_line(self, leaf: Step, k0: Expr, k1: Expr) -> Expr:
         x, y, z = self._factors(leaf.number)
         rows = (self._row(row) for row in (T.int32(0), T.int32(self._engine.tile.m - 1)))
-        of_q = [ptx.held(x * _int64(row), "int64") for row in rows]
+        of_q = [ptx.held(x * to_int64(row), "int64") for row in rows]
         of_k = [ptx.held(y * k, "int64") for k in (k0, k1)]
         most = T.max(*of_q) + T.max(*of_k) + z
-        return _three_valued(most < 0, T.min(*of_q) + T.min(*of_k) + z >= 0)
+        return three_valued(most < 0, T.min(*of_q) + T.min(*of_k) + z >= 0)
 
     def _over_table(self, leaf: Step, first: Expr, count: Expr) -> Expr:
         tests, s = self._tests, self._sequence()
@@ -433,20 +239,20 @@ class Sight:
         def number(at: Expr) -> Expr:
             return tests.element(tests.of_keys, leaf.number, s, self._kpos[first + at])
 
-        k, ends = _Ends(number(T.int32(0))), self._at.ends // 2 + 2 * leaf.number
+        k, ends = Ends(number(T.int32(0))), self._at.ends // 2 + 2 * leaf.number
         with tir.serial(T.int32(1), count) as at:
             k.add(ptx.held(number(at), "int64"))
         least, most = (ptx.held(self._numbers[ends + i], "int64") for i in range(2))
         if TABLES[leaf.op] == 0:
             nowhere = T.Or(most < k.least, k.most < least)
             one = tir.both(least == most, k.least == k.most)
-            return _three_valued(nowhere, tir.both(one, least == k.least))
+            return three_valued(nowhere, tir.both(one, least == k.least))
         if TABLES[leaf.op] == 1:
-            return _three_valued(least >= k.most, most < k.least)
-        return _three_valued(least > k.most, most <= k.least)
+            return three_valued(least >= k.most, most < k.least)
+        return three_valued(least > k.most, most <= k.least)
 
     def _over_keys(self, leaf: Step, first: Expr, count: Expr) -> Expr:
-        tests, s, flags = self._tests, self._sequence(), _Flags()
+        tests, s, flags = self._tests, self._sequence(), Flags()
         with tir.serial(T.int32(0), count) as at:
             place = self._kpos[first + at]
             flags.add(tests.element(tests.keys, leaf.number, s, place))
@@ -527,24 +333,24 @@ class Sight:
                 self._set(part, flag == 0, 1 << c)
 
         def of_numbers(part: ptx.Register, row: Expr) -> None:
-            q = ptx.held(of_query(self._row(row)), "int64")
+            place = self._row(row)
+            if x is None or z is None:
+                number_of = tests.element(tests.of_queries, number, s, place)
+            else:
+                number_of = to_int64(place) * x + z
+            q = ptx.held(number_of, "int64")
             for c, k in enumerate(of_keys):
                 holds = q + k >= 0 if leaf.op == POSITIONS else _ordered(leaf, q, k)
                 self._set(part, holds, 1 << c)
 
         if leaf.op in (QUERIES, PAIRS):
             return of_flags if leaf.op == QUERIES else of_pairs
-        if leaf.op == POSITIONS:
-            x, y, z = self._factors(number)
-            of_keys = [ptx.held(_int64(place) * y, "int64") for place in places]
-
-            def of_query(place: Expr) -> Expr:
-                return _int64(place) * x + z
-
-            return of_numbers
-        numbers = (tests.element(tests.of_keys, number, s, place) for place in places)
+        x, y, z = self._factors(number) if leaf.op == POSITIONS else (None, None, None)
+        numbers = (
+            tests.element(tests.of_keys, number, s, place) if y is None else to_int64(place) * y
+            for place in places
+        )
         of_keys = [ptx.held(number_of, "int64") for number_of in numbers]
-        of_query = functools.partial(tests.element, tests.of_queries, number, s)
         return of_numbers
 
     # ---- rows that see nothing

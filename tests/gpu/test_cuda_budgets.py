@@ -18,7 +18,7 @@ from pitc.codegen.build.kernel_keys import Key
 from pitc.codegen.engines.attend_mma import FragmentAttention
 from pitc.codegen.engines.attend_simt import ThreadAttention
 from pitc.codegen.families import contract_cuda
-from pitc.codegen.families.sight_cuda import Places
+from pitc.codegen.families.pair_tests_cuda import Places
 from pitc.errors import MachineError
 from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_TILES
 from pitc.ir.kernel import KernelRequest
