@@ -7,6 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.codegen import reference
+from pitc.ir.seen import Step, steps_of
 from tests.codegen_kernels import Array
 from tests.cuda_emulator import Emulated
 
@@ -20,6 +21,67 @@ NUMBER = 5
 def words(x: Array) -> Array:
     """An array as kernels take it: numbers of bfloat16 as uint16."""
     return x.view(np.uint16) if x.dtype == BFLOAT16 else x
+
+
+@dataclass
+class Sees:
+    """Which queries see which keys: a formula (`pitc.ir.seen`), and what its tests look at.
+
+    Args:
+        text: The formula.
+        positions: int64 `[tests, 3]`.
+        tables: Of queries and of keys, int64 `[tests, sequences, extent]` each.
+        keys: int8 `[tests, sequences, extent]`.
+        queries: The same of queries.
+        flags: int8 `[tests, sequences, extent of queries, extent of keys]`.
+    """
+
+    text: str
+    positions: Array | None = None
+    tables: tuple[Array, Array] | None = None
+    keys: Array | None = None
+    queries: Array | None = None
+    flags: Array | None = None
+
+    def arguments(self) -> list[Array]:
+        """As a kernel takes them: sequences and tests are rows."""
+        found = [] if self.positions is None else [self.positions]
+        of_tests = *(self.tables or ()), self.keys, self.queries, self.flags
+        return found + [x.reshape(-1, *x.shape[2:]) for x in of_tests if x is not None]
+
+    def pairs(self, s: int, q: Array, k: Array) -> Array:
+        """Which queries of a sequence see which keys, at some positions."""
+        stack: list[Array] = []
+        for step in steps_of(self.text):
+            if step.op == "n":
+                stack.append(~stack.pop())
+            elif step.op in ("a", "o"):
+                y, x = stack.pop(), stack.pop()
+                stack.append(x & y if step.op == "a" else x | y)
+            else:
+                found = self._test(step, s, q, k)
+                stack.append(np.broadcast_to(found, (len(q), len(k))))
+        return stack[0]
+
+    def _test(self, step: Step, s: int, q: Array, k: Array) -> Array:
+        n, column = step.number, q[:, None].astype(np.int64)
+        if step.op == "p":
+            assert self.positions is not None
+            x, y, z = self.positions[n]
+            return np.asarray(x * column + y * k + z >= 0)
+        if step.op == "k":
+            assert self.keys is not None
+            return self.keys[n, s][k] == 0
+        if step.op == "q":
+            assert self.queries is not None
+            return self.queries[n, s][column] == 0
+        if step.op == "f":
+            assert self.flags is not None
+            return self.flags[n, s][column, k] == 0
+        assert self.tables is not None
+        compare = {"e": np.equal, "l": np.less, "m": np.less_equal}[step.op]
+        of_q, of_k = (x[n, s] for x in self.tables)
+        return np.asarray(compare(of_q[column], of_k[k]))
 
 
 @dataclass
@@ -46,6 +108,8 @@ class Case:
     scale: float = field(init=False)
     bias: Array | None = None
     """`[sequences or 1, heads or 1, queries or 1, keys or 1]`, by positions."""
+    sees: Sees | None = None
+    no_pairs_to_mean: bool = False
 
     def __post_init__(self) -> None:
         queries, keys = (np.array(x, int) for x in zip(*self.lengths, strict=True))
@@ -96,6 +160,9 @@ class Case:
     def expected(self, head: int, sequence: int) -> tuple[Array, Array]:
         """A head's rows of a sequence, and what errors of weights weigh: the same with |v|."""
         rows, keys, bias = self.heads_of(head, sequence)
+        seen = self.seen(sequence)
+        if not seen.all():
+            bias = np.where(seen, 0.0 if bias is None else bias, -np.inf)
         q, k, v = (
             x[part, head + first].astype(np.float64)
             for x, part, first in zip(
@@ -106,7 +173,18 @@ class Case:
         out, weight = (
             reference.attention(q, k, x, self.scale, bias, to_zero) for x in (v, np.abs(v))
         )
+        blind = ~seen.any(axis=1)
+        if self.no_pairs_to_mean and len(k) and blind.any():
+            out[blind], weight[blind] = v.mean(axis=0), np.abs(v).mean(axis=0)
         return out, weight
+
+    def seen(self, sequence: int) -> Array:
+        """Which of a sequence's queries see which of its keys."""
+        rows, keys = (slice(*x[sequence : sequence + 2]) for x in (self.q_offsets, self.k_offsets))
+        places = self.positions[0][rows], self.positions[1][keys]
+        if self.sees is None:
+            return np.ones(tuple(map(len, places)), bool)
+        return self.sees.pairs(sequence, *places)
 
     def run(self, device: Emulated, symbol: str, *, blocks: int = 3, number: int = NUMBER) -> Array:
         """All of out; the kernel runs if it has the number of the gate."""
@@ -119,7 +197,12 @@ class Case:
                 0 if extent == 1 else int(np.prod(self.bias.shape[axis + 1 :]))
                 for axis, extent in enumerate(self.bias.shape)
             )
-            arguments += [self.bias.reshape(-1).astype(np.float32), *self.positions]
+            arguments += [self.bias.reshape(-1).astype(np.float32)]
+        if self.bias is not None or self.sees is not None:
+            arguments += self.positions
+        if self.sees is not None:
+            arguments += self.sees.arguments()
+            strides += (int(self.no_pairs_to_mean),)
         arguments += [words(out), self.scale, int(self.nan_to_zero), int(self.no_keys_to_zero)]
         gate = np.array([NUMBER, 0], np.int32)
         device.run(symbol, *arguments, *self.first, *strides, gate, number, blocks)

@@ -25,6 +25,7 @@ from pitc.check.tolerance import FLOORS
 from pitc.ir.gpu_speed import GpuPrices
 from pitc.ir.report import TokenPlace
 from pitc.passes.pipeline import Lowered
+from tests.attention_masks import MODELS as MASKED
 from tests.branch_models import MASKS as BRANCH_MASKS
 from tests.branch_models import PADDING, feeds_of, model
 from tests.declared_tokens import token_axes
@@ -223,6 +224,17 @@ def fused() -> Mapping[str, Make]:
     return {label: functools.partial(fused_layer, label) for label in LAYERS}
 
 
+def under_mask(name: str) -> Model:
+    proto, drawn = MASKED[name]()
+    feeds = [Feeds("drawn", {n: len(x) for n, x in feed.items()}, feed) for feed in drawn]
+    return Model(proto, feeds, eager=name.startswith("layer"))
+
+
+def masks() -> Mapping[str, Make]:
+    """Attention under masks of pairs."""
+    return {name: functools.partial(under_mask, name) for name in MASKED}
+
+
 SEEDS = 500
 
 
@@ -272,5 +284,6 @@ SOURCES: dict[str, Callable[[], Mapping[str, Check]]] = {
     "builders": lambda: checks(builders()),
     "branches": lambda: checks(branches()),
     "fused": lambda: checks(fused()),
+    "masks": lambda: checks(masks()),
     "random": random_graphs,
 }

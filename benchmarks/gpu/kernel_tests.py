@@ -15,6 +15,7 @@ FILES = (
     "test_cuda_listed.py",
     "test_cuda_contract.py",
     "test_cuda_attention.py",
+    "test_cuda_seen.py",
 )
 """What others stand on comes first."""
 FEW = ("test_cuda_pack.py", "test_cuda_contract.py")

@@ -28,7 +28,7 @@ PACKAGES = ("apache-tvm", "apache-tvm-ffi")
 
 IR_MODULES = (
     *("__init__", "attention_tile", "cuda_target", "cuda_variants", "digest", "kernel"),
-    *("panels", "plan", "target", "variants"),
+    *("panels", "plan", "seen", "target", "variants"),
 )
 SOURCES = (
     Path(__file__).parents[1],

@@ -113,6 +113,10 @@ class Attender(Protocol):
 
     def __init__(self, tile: AttentionTile, pieces: Pieces, block: Block) -> None: ...
 
+    def row(self, number: Expr) -> Expr:
+        """Row of the tile that is `number` among those that this thread has, int32."""
+        ...
+
     def score(self, row: int, key: int) -> int:
         """Where the score of the thread's `row` and `key` is."""
         ...

@@ -55,10 +55,8 @@ class FragmentAttention:
         self._is_wide = tile.dtype == "float32"
         self._lane = ptx.held(block.thread % 32, "int32")
         self.first = ptx.held(block.thread // 32 * tile.rows, "int32")
-        group, t = self._lane // 4, self._lane % 4
-        self.rows: Sequence[Expr] = [
-            self.first + r // 2 * SUMS_M + r % 2 * 8 + group for r in range(tile.down * 2)
-        ]
+        t = self._lane % 4
+        self.rows: Sequence[Expr] = [self.row(T.int32(r)) for r in range(tile.down * 2)]
         self._across, self._out = tile.n // SUMS_N, tile.columns // SUMS_N
         self.key = ptx.held(t * 2, "int32")
         self.keys: Sequence[int] = [j * SUMS_N + e for j in range(self._across) for e in range(2)]
@@ -69,6 +67,10 @@ class FragmentAttention:
         self._q = ptx.registers(held * tile.down * _REGISTERS, "uint32")
         self._a = ptx.registers(tile.down * _REGISTERS, "uint32")
         self._b = ptx.registers(4 * 2, "uint32")
+
+    def row(self, number: Expr) -> Expr:
+        """Row of the tile that is `number` among those that this thread has, int32."""
+        return self.first + number * (SUMS_M // 2) + self._lane // 4
 
     def score(self, row: int, key: int) -> int:
         """Where the score of the thread's `row` and `key` is."""

@@ -47,9 +47,9 @@ class ThreadAttention:
         self._x = ptx.held(lane % _SIDE, "int32")
         self._group = ptx.held(lane // _SIDE * _SIDE, "int32")
         self.first = ptx.held(block.thread // 32 * tile.rows, "int32")
-        row = ptx.held(self.first + lane // _SIDE * _FOUR, "int32")
+        self._row = ptx.held(self.first + lane // _SIDE * _FOUR, "int32")
         height = tile.down * _FOUR
-        self.rows: Sequence[Expr] = [row + r // _FOUR * _ROWS + r % _FOUR for r in range(height)]
+        self.rows: Sequence[Expr] = [self.row(T.int32(r)) for r in range(height)]
         self._beside = _keys_beside(tile)
         width = tile.n // _SIDE
         self.key = ptx.held(self._x * self._beside, "int32")
@@ -62,6 +62,10 @@ class ThreadAttention:
         self._a = ptx.registers(height * _FOUR, "float32")
         self._b = ptx.registers(max(width, self._across) * _FOUR, "float32")
         self._view = block.window.view("float32x4")
+
+    def row(self, number: Expr) -> Expr:
+        """Row of the tile that is `number` among those that this thread has, int32."""
+        return self._row + number // _FOUR * _ROWS + number % _FOUR
 
     def score(self, row: int, key: int) -> int:
         """Where the score of the thread's `row` and `key` is."""

@@ -8,17 +8,20 @@ come through a ring of slots.
 The host knows neither how many rows are live nor where sequences begin (`sequences_cuda`).
 The grid
 is as large as the machine, and blocks take (tile, head) in turns, heads of one tile first.
+
+With a formula of pairs (`sight_cuda`) it goes over the steps of keys that some query of the tile
+sees. Then the last tiles come first: under a causal mask they see the most.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from pitc.codegen import ptx, tir
+from pitc.codegen import collective, ptx, tir
 from pitc.codegen.engines import ring
 from pitc.codegen.engines.attend import LOG2_E, STAGES, Attender, Softmax
 from pitc.codegen.engines.attend_mma import FragmentAttention
 from pitc.codegen.engines.attend_simt import ThreadAttention
-from pitc.codegen.families import sread
+from pitc.codegen.families import pair_tests_cuda, sight_cuda, sread
 from pitc.codegen.families.sequences_cuda import Search, part
 from pitc.codegen.ptx import CHUNK_BYTES
 from pitc.codegen.tir import Buffer, Expr, T
@@ -37,7 +40,7 @@ def attention(name: str, params: Mapping[str, Any], engine: str) -> Any:
 
     Args:
         name: Its symbol.
-        params: `dtype`, `d`, `dv`, `bias`.
+        params: `dtype`, `d`, `dv`, `bias`, perhaps `sees`: which keys a query sees.
         engine: `mma` (float16, bfloat16, float32 as tf32), or `simt` (float32).
 
     Raises:
@@ -68,15 +71,21 @@ class _Kernel:
         self.q_offsets = tir.device_tensor("q_offsets", (boundaries,), "int32")
         self.k_offsets = tir.device_tensor("k_offsets", (boundaries,), "int32")
         self.bias: Buffer | None = None
+        self.tests: pair_tests_cuda.Tests | None = None
         if params["bias"]:
             self.bias = tir.device_tensor("bias", (tir.size("elements"),), "float32")
+        if params["bias"] or params.get("sees"):
             self.qpos = tir.device_tensor("qpos", (tq,), "int32")
             self.kpos = tir.device_tensor("kpos", (tk,), "int32")
+        if params.get("sees"):
+            self.tests = pair_tests_cuda.Tests(params["sees"], boundaries - 1)
         self.out = tir.device_tensor("out", (tq, heads, self.dv), self.dtype)
         self.scale = tir.float_scalar("scale")
         scalars = ["nan_to_zero", "no_keys_to_zero", "hq", "hk", "hv"]
         if params["bias"]:
             scalars += ["bias_sequence", "bias_head", "bias_query", "bias_key"]
+        if self.tests is not None:
+            scalars += ["no_pairs_to_mean"]
         self.at = {name: T.arg(name, T.int32()) for name in scalars}
         self.gate = tir.device_tensor("gate", (2,), "int32")
         self.number, self.blocks = T.arg("number", T.int32()), T.arg("blocks", T.int32())
@@ -89,7 +98,10 @@ class _Kernel:
         """Blocks take tiles in turns."""
         tile, pieces = kind.plan(self.dtype, self.d, self.dv, bias=self.bias is not None)
         with ptx.launch(self.blocks, WARPS * 32, TOGETHER) as (number, thread):
-            block = ring.Block(WARPS * 32, thread, ptx.Window(pieces.size))
+            looks = 0
+            if self.tests is not None:
+                looks = self.tests.places(pieces.size, tile.m).size
+            block = ring.Block(WARPS * 32, thread, ptx.Window(pieces.size + looks))
             engine = kind(tile, pieces, block)
             sequences = ptx.held(ptx.int32(self.sequences), "int32")
             search = Search(self.q_offsets, sequences, tile.m, thread % 32)
@@ -99,6 +111,8 @@ class _Kernel:
             with tir.when(tir.both(self.gate[0] == self.number, sequences > 0)):
                 tir.assign(count, search.numbers(self.q.shape[0]) * heads, 0)
             with ptx.turns(number, self.blocks, count[0]) as turn:
+                if self.tests is not None:
+                    turn = ptx.held(count[0] - 1 - turn, "int32")
                 numbered = ptx.held(T.truncdiv(turn, heads), "int32")
                 s = search.sequence_of(numbered)
                 first, queries = part(self.q_offsets, s, self.q.shape[0])
@@ -107,7 +121,11 @@ class _Kernel:
                 with tir.when(left > 0):
                     first = ptx.held(first + before, "int32")
                     head = ptx.held(T.truncmod(turn, heads), "int32")
-                    Tile(self, engine, block, s, head, first, left).emit()
+                    made = Tile(self, engine, block, s, head, first, left)
+                    if self.tests is None:
+                        made.emit()
+                    else:
+                        made.emit_seen(self.tests)
 
 
 class Tile:
@@ -171,15 +189,98 @@ class Tile:
         with tir.when(here != 0):
             self._store(keys)
 
+    def emit_seen(self, tests: pair_tests_cuda.Tests) -> None:
+        """Copy, go over the steps that some query sees, and store.
+
+        Where rows that see none of some keys are the mean of all values, there is a second turn, if
+        the block has such a row: over all steps, with scores of 0 in these rows alone.
+        """
+        kernel, engine, softmax = self.kernel, self.engine, self.softmax
+        tile, pieces = engine.tile, engine.pieces
+        k0, keys = part(kernel.k_offsets, self.s, kernel.k.shape[0])
+        places = tests.places(pieces.size, tile.m)
+        sight = sight_cuda.Sight(tests, engine, self.block, places, (kernel.kpos, k0, keys))
+        sight.prepare(self.s, kernel.qpos, self.first, self.left)
+        feed_q = self._feed(kernel.q, "hq", pieces.q, tile.m, self.first, self.left)
+        feed_k = self._feed(kernel.k, "hk", pieces.k, tile.n, k0, keys, sight)
+        feed_v = self._feed(kernel.v, "hv", pieces.v, tile.n, k0, keys, sight)
+        # Once, out of the loops: the compiler would keep the addresses of all copies.
+        feed_q.start()
+        feed_q.copy(T.int32(0), T.int32(0))
+        ptx.commit()
+        here = ptx.held(T.Cast("int32", engine.first < self.left), "int32")
+        bias = _Bias(self, kernel.bias, k0) if kernel.bias is not None else None
+        softmax.clear()
+        none = T.uint32(0)
+        steps = ptx.held(ptx.steps(keys, tile.n), "int32")
+        turns = 1 + T.Cast("int32", kernel.at["no_pairs_to_mean"] != 0)
+        with tir.serial(T.int32(0), ptx.held(turns, "int32")) as turn:
+            again = turn > 0
+            left = ptx.Register("int32", steps)
+            with tir.when(again):
+                asked = sight.find_blind(here != 0)
+                left.set(T.Select(asked != 0, steps, T.int32(0)))
+            with tir.serial(T.int32(0), ptx.steps(left.value, pair_tests_cuda.CHUNK)) as chunk:
+                done = ptx.counter()
+                listed = sight.list_steps(chunk * pair_tests_cuda.CHUNK, steps, again)
+
+                def compute(slot: Expr) -> None:
+                    with tir.when(here != 0):
+                        with tir.when(done.value == 0):
+                            engine.load_queries()
+                        step = ptx.held(sight.step_of(done.value), "int32")
+                        partly = ptx.held(T.Cast("int32", sight.is_partly(done.value)), "int32")
+                        word = ptx.Register("uint32", ptx.uint32(sight_cuda.ALL))
+                        with tir.when(partly != 0):
+                            word.set(sight.bits(step))
+                        with tir.when(again):
+                            word.set(sight.blind)
+                        sight.meet(word.value)
+                        lanes = collective.ballot(word.value != none)
+                        with tir.when(lanes != none):
+                            attend(slot, step, T.Or(partly != 0, again), word.value)
+                    done.add(T.int32(1))
+
+                def attend(slot: Expr, step: Expr, hides: Expr, word: Expr) -> None:
+                    before = ptx.held(step * tile.n, "int32")
+                    after = ptx.held(sight.keys()[1] - before, "int32")
+                    engine.multiply_keys(slot)
+                    if bias is None:
+                        self._scale()
+                    else:
+                        bias.add(before, after)
+                    with tir.when(hides):
+                        sight.hide(word, again)
+                    with tir.when(after < tile.n):
+                        self._hide(after)
+                    softmax.step()
+                    engine.multiply_values(slot)
+
+                feeds = feed_k, feed_v
+                ring.run(feeds, pieces.slot_bytes, STAGES, listed, compute)
+        ptx.wait(0)  # queries of a tile that sees nothing are still on their way
+        with tir.when(here != 0):
+            self._store(keys)
+
     def _feed(
-        self, tensor: Buffer, head: str, piece: ring.Piece, step: int, first: Expr, count: Expr
+        self,
+        tensor: Buffer,
+        head: str,
+        piece: ring.Piece,
+        step: int,
+        first: Expr,
+        count: Expr,
+        sight: sight_cuda.Sight | None = None,
     ) -> ring.Feed:
-        """The copies of rows of a head."""
+        """The copies of rows of a head; in the steps that are seen."""
         columns, tile = int(tensor.shape[2]), self.engine.tile
         filled = tile.columns if head == "hv" else tile.width
         number = self.kernel.at[head] + self.head
         heads = tensor.shape[1]
-        source = sread.HeadRows(tir.flat(tensor), heads, columns, step, number, first, count)
+        rows = tir.flat(tensor), heads, columns, step, number, first, count
+        source: ring.Source = (
+            sread.HeadRows(*rows) if sight is None else sread.SeenRows(*rows, sight.step_of)
+        )
         loose = _is_loose(self.kernel.dtype, columns)
         return ring.Feed(self.block, piece, source, loose=loose, chunks=tile.chunks(filled))
 

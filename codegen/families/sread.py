@@ -9,6 +9,7 @@ b     PanelRows       all k of panels of a stored weight
       StoredRows      all k of a matrix [k, n] that was computed when the model runs
       (Rows           of a matrix [n, k])
 q k v HeadRows        rows of a head, side by side        PIT axes query, key
+k v   SeenRows        listed steps of these               PIT axis key
 """
 
 from abc import ABC, abstractmethod
@@ -363,3 +364,45 @@ class HeadRows(_All):
         element = self._start + _int64(at) * _int64(self._row) + _int64(column)
         valid = T.Select(at < self._count, self._columns - column, T.int32(0))
         return Chunk(self._tensor, element, valid)
+
+
+class SeenRows(HeadRows):
+    """The same in listed steps.
+
+    Args:
+        tensor: As a vector.
+        heads: How many it has, int64.
+        columns: Of a head.
+        step_rows: Rows of a step.
+        head: Number of the head, int32.
+        first: The first row, int32.
+        count: How many there are, int32.
+        step_of: Which step an entry of the list names, int32.
+    """
+
+    def __init__(
+        self,
+        tensor: Buffer,
+        heads: Expr,
+        columns: int,
+        step_rows: int,
+        head: Expr,
+        first: Expr,
+        count: Expr,
+        step_of: Callable[[Expr], Expr],
+    ) -> None:
+        super().__init__(tensor, heads, columns, step_rows, head, first, count)
+        self._step_of = step_of
+
+    def start(self, copies: int, place: Place) -> None:
+        """Begin a dense tile."""
+        super().start(copies, place)
+        self._found = ptx.registers(1, "int32")
+
+    def look_up(self, step: Expr) -> None:
+        """Read which step an entry names."""
+        tir.assign(self._found, self._step_of(step), 0)
+
+    def chunk(self, i: int, step: Expr) -> Chunk:
+        """The `i`-th chunk of this thread."""
+        return super().chunk(i, self._found[0])

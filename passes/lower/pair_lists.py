@@ -9,6 +9,7 @@ Flags say where tests do *not* all hold, as a live mask does.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 import numpy as np
 import onnx_ir as ir
@@ -19,8 +20,42 @@ from pitc.ir.index import Poly
 from pitc.ir.plans.ops import Pairs
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import live_points, table
-from pitc.passes.regions.pairs import numbered_leaves, program
+from pitc.passes.regions.pairs import numbered_leaves, program, tests_of
 from pitc.passes.regions.sight import Compared, Condition, Dead, Numbers, Positions, sources
+
+
+def test_operands(
+    build: Builder, graph: Graph, hidden: Sequence[Condition], extents: Shape
+) -> dict[str, ir.Value]:
+    """Add nodes that make what tests look at.
+
+    Args:
+        build: Where nodes go.
+        graph: The analysed graph.
+        hidden: The pairs that are left out.
+        extents: Of the coordinates that queries and keys share, of queries, and of keys.
+
+    Returns:
+        The operands of a plan, by name, in order.
+    """
+    found, made = numbered_leaves(hidden), dict[str, ir.Value]()
+    lines = [leaf.line for leaf in found["positions"] if isinstance(leaf, Positions)]
+    if lines:
+        parts = [x for line in lines for x in _line(build, line)]
+        made["position_tests"] = build.reshape(build.concat(parts), [len(lines), 3])
+    compared = [leaf for leaf in found["tables"] if isinstance(leaf, Compared)]
+    if compared:
+        lead = extents[:-2]
+        for side, extent in (("query", extents[-2]), ("key", extents[-1])):
+            of_side = (getattr(leaf, side) for leaf in compared)
+            tables = [_table(build, graph, numbers, (*lead, extent)) for numbers in of_side]
+            made[f"{side[0]}_tables"] = _stacked(build, tables)
+    names = {"keys": "key_flags", "queries": "query_flags", "pairs": "pair_flags"}
+    for kind, name in names.items():
+        domains = [leaf.domain for leaf in found[kind] if isinstance(leaf, Dead)]
+        if domains:
+            made[name] = _stacked(build, [live_points(build, graph, d) for d in domains])
+    return made
 
 
 def pair_lists(
@@ -44,27 +79,12 @@ def pair_lists(
     Returns:
         Its outputs, by name.
     """
-    found, inputs = numbered_leaves(hidden), list(points)
-    lines = [leaf.line for leaf in found["positions"] if isinstance(leaf, Positions)]
-    if lines:
-        numbers = [x for line in lines for x in _line(build, line)]
-        inputs.append(build.reshape(build.concat(numbers), [len(lines), 3]))
-    compared = [leaf for leaf in found["tables"] if isinstance(leaf, Compared)]
-    if compared:
-        lead = extents[:-2]
-        for side, extent in (("query", extents[-2]), ("key", extents[-1])):
-            of_side = (getattr(leaf, side) for leaf in compared)
-            tables = [_table(build, graph, numbers, (*lead, extent)) for numbers in of_side]
-            inputs.append(_stacked(build, tables))
-    for kind in ("keys", "queries", "pairs"):
-        domains = [leaf.domain for leaf in found[kind] if isinstance(leaf, Dead)]
-        if domains:
-            inputs.append(_stacked(build, [live_points(build, graph, d) for d in domains]))
+    tests = tests_of(hidden)
+    inputs = [*points, *test_operands(build, graph, hidden, extents).values()]
     plan = Pairs(
         rank=max(len(extents) - 1, 1),
-        orders=sum(_order(leaf) << 2 * k for k, leaf in enumerate(compared)),
         program=program(hidden),
-        **{kind: len(of_kind) for kind, of_kind in found.items()},
+        **asdict(tests),
     )
     stems = ("listed_keys", "query_tiles", "listed_queries")
     many, tiles, rows = (build.symbol(f"{stem}_{number}") for stem in stems)
@@ -101,11 +121,6 @@ def _stacked(build: Builder, values: Sequence[ir.Value]) -> ir.Value:
     """Values of one shape as one value, along a first axis."""
     rows = [build.unsqueeze(value, 0) for value in values]
     return rows[0] if len(rows) == 1 else build.op("Concat", rows, axis=0)
-
-
-def _order(leaf: Compared) -> int:
-    """What a plan says of a comparison."""
-    return 0 if leaf.order.less is None else 1 + leaf.order.equal
 
 
 def _line(build: Builder, line: Poly) -> Iterator[ir.Value]:

@@ -18,7 +18,7 @@ from pitc.ir.plans.ops import Attention, Contract, Detect, Pack, Unpack
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import detected_mask
 from pitc.passes.lower.packed import Packed
-from pitc.passes.lower.pair_lists import pair_lists
+from pitc.passes.lower.pair_lists import pair_lists, test_operands
 from pitc.passes.lower.rows import all_rows, from_all_rows
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import (
@@ -180,8 +180,8 @@ class Rewriter:
             case OffsetsOperand(domain, output):
                 at = self.detect(domain)
                 return {"live": at.live, "offsets": at.offsets, "coords": at.coords}[output]
-            case PairsOperand(queries, keys, hidden, output):
-                return self.pairs(queries, keys, hidden)[output]
+            case PairsOperand(queries, keys, hidden, name):
+                return self.pairs(queries, keys, hidden)[name]
             case BiasOperand(terms):
                 return self.bias(terms)
             case WholeOperand(name, shape):
@@ -196,12 +196,15 @@ class Rewriter:
     def pairs(
         self, queries: Domain, keys: Domain, hidden: tuple[Condition, ...]
     ) -> dict[str, ir.Value]:
-        """The lists of the keys that queries see, made once."""
+        """The lists of the keys that queries see, or what tests look at, made once."""
         key = (queries, keys, hidden)
         if key not in self.lists:
+            extents, number = (*queries.extents, keys.extents[-1]), len(self.lists)
+            if self.graph.target.hides_pairs == "tests":
+                self.lists[key] = test_operands(self.build, self.graph, hidden, extents)
+                return self.lists[key]
             at, of_keys = self.detect(queries), self.detect(keys)
             points = (at.offsets, of_keys.offsets, at.coords, of_keys.coords)
-            extents, number = (*queries.extents, keys.extents[-1]), len(self.lists)
             self.lists[key] = pair_lists(self.build, self.graph, points, hidden, extents, number)
         return self.lists[key]
 

@@ -20,6 +20,7 @@ that the kernel can follow (`scores.py`):
 The skipped terms are exact zeros of the second contraction, for finite v.
 """
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -45,6 +46,7 @@ from pitc.passes.regions.form import (
     static_shape,
 )
 from pitc.passes.regions.layout import layout_of, wide
+from pitc.passes.regions.pairs import program, tests_of
 from pitc.passes.regions.scores import (
     Scores,
     covers,
@@ -234,9 +236,9 @@ def _form(
     if not taken:
         return site.refuse(Code.NO_LOWERING, f"attention is not lowered for {_listed(dtypes)}")
     longest = graph.target.longest_head
-    others = [n for n in (d, dv) if not 0 < n <= longest]
-    if others:
-        return site.refuse(Code.NO_LOWERING, f"head size {others[0]} is not in 1..{longest}")
+    wrong = [n for n in (d, dv) if not 0 < n <= longest]
+    if wrong:
+        return site.refuse(Code.NO_LOWERING, f"head size {wrong[0]} is not in 1..{longest}")
     operands: list[Operand | None] = [
         queries.operand(),
         key.operand(),
@@ -260,15 +262,17 @@ def _form(
             OffsetsOperand(site.context.domain, "coords"),
             OffsetsOperand(keys.domain, "coords"),
         ]
-    hidden = tuple(scores.hidden)
-    if hidden:
-        domains = site.context.domain, keys.domain
-        outputs = ("keys", "seen_by", "tiles", "order")
-        operands += [PairsOperand(*domains, hidden, output) for output in outputs]
+    hidden, lists = tuple(scores.hidden), graph.target.hides_pairs == "lists"
+    tests = tests_of(hidden) if hidden and not lists else None
+    if tests is not None and not scores.bias:
+        operands += [
+            OffsetsOperand(site.context.domain, "coords"),
+            OffsetsOperand(keys.domain, "coords"),
+        ]
     inner, weight = scores.inner, scores.weight_steps
     score = inner.function if inner is not None and isinstance(inner.function, Steps) else None
     plan = Attention(
-        pairs=bool(hidden),
+        pairs=bool(hidden) and lists,
         bias=bool(scores.bias),
         d=d,
         dv=dv,
@@ -286,6 +290,20 @@ def _form(
         weight_step=None if weight is None else weight.step,
         weight_above=None if weight is None else weight.above,
     )
+    if tests is not None:
+        plan = replace(
+            plan,
+            program=program(hidden),
+            positions=tests.positions,
+            tables=tests.tables,
+            orders=tests.orders,
+            key_tests=tests.keys,
+            query_tests=tests.queries,
+            pair_tests=tests.pairs,
+        )
+    domains = site.context.domain, keys.domain
+    others = list(plan.operands)[len(operands) :]
+    operands += [PairsOperand(*domains, hidden, name) for name in others]
     return Form(
         (site.out,),
         tuple(operands),

@@ -105,19 +105,20 @@ class BiasOperand:
 
 @dataclass(frozen=True, slots=True)
 class PairsOperand:
-    """Lists of the keys that queries see: one output of what makes them.
+    """What attention reads to leave out pairs: lists of the keys that queries see, or what tests
+    look at.
 
     Args:
         queries: The domain of the queries.
         keys: Of the keys.
-        hidden: Which pairs are not in the lists.
-        output: `keys`, `seen_by`, `tiles` or `order`.
+        hidden: Which pairs are left out.
+        name: The operand of the plan: `keys`, `position_tests`, ..
     """
 
     queries: Domain
     keys: Domain
     hidden: tuple[Condition, ...]
-    output: str
+    name: str
 
 
 Operand = (

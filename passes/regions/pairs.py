@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pitc.ir.constant import is_zero
 from pitc.ir.graph import Graph
 from pitc.ir.index import ZERO
-from pitc.ir.plans.ops import PROGRAM, TESTS
+from pitc.ir.plans.program import PROGRAM, TESTS, Tests
 from pitc.ir.region import Region, Test, pull, region
 from pitc.passes.regions.live_tests import bytes_touched, tests_cost_more
 from pitc.passes.regions.sight import (
@@ -114,6 +114,19 @@ def numbered_leaves(hidden: Sequence[Condition]) -> dict[str, list[Leaf]]:
     for leaf in dict.fromkeys(leaf for each in hidden for leaf in leaves(each)):
         found[kind_of(leaf)].append(leaf)
     return found
+
+
+def tests_of(hidden: Sequence[Condition]) -> Tests:
+    """How many leaves of each kind there are, and what tables compare by."""
+    found = numbered_leaves(hidden)
+    compared = [leaf for leaf in found["tables"] if isinstance(leaf, Compared)]
+    orders = sum(_order(leaf) << 2 * k for k, leaf in enumerate(compared))
+    return Tests(**{kind: len(of_kind) for kind, of_kind in found.items()}, orders=orders)
+
+
+def _order(leaf: Compared) -> int:
+    """What a plan says of a comparison."""
+    return 0 if leaf.order.less is None else 1 + leaf.order.equal
 
 
 def program(hidden: Sequence[Condition]) -> tuple[int, ...]:

@@ -193,7 +193,7 @@ def _row_flops(graph: Graph, form: Form, size: int = EXAMPLE_SIZE) -> int:
     out = form.packings[0]
     if form.saves is Saves.TERMS:
         return 2 * estimated_size(graph[out.name].shape or (), size)
-    hides = isinstance(form.plan, Attention) and form.plan.pairs
+    hides = isinstance(form.plan, Attention) and form.plan.hides
     return 0 if out.domain.lives_everywhere and not hides else _flops_of_row(graph, form, size)
 
 

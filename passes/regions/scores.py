@@ -300,7 +300,7 @@ def _at_softmax(site: PackCandidate, keys: Domain, scores: Scores) -> Refusal | 
 def _hide_pairs(site: PackCandidate, keys: Domain, scores: Scores) -> None:
     """Leave out pairs whose terms of the sum are 0: the row's sum and its other terms stay."""
     graph = site.context.graph
-    if not graph.target.lists_pairs:
+    if not graph.target.hides_pairs:
         return
     dead = region(keys.at(scores.key_coords))
     sight = Sight(graph, scores.query_coords, scores.key_coords)

@@ -36,7 +36,8 @@ class KernelRequest:
             gather_gemm `bits`, `stored` and `factor`, of contract_block of a sampled product
             `stored` too; `k` (panels); `k`, `n`, `stored`, `factor` (stored_rows); `n`,
             `activation`, `residual` (swrite_columns); `d`, `dv`, `bias`, perhaps `pairs`,
-            `score_cap`, `score_steps` and `weight_steps` (attention). A GPU's kernels have no `k`
+            `score_cap`, `score_steps` and `weight_steps`, of GPUs `sees` (attention,
+            `pitc.ir.seen`). A GPU's kernels have no `k`
             and `n`, but `loose`: rows may start anywhere. `detect` has `bits` where a contraction
             has told what is not 0.
         dtype: Type of the elements, or of the words that are moved (`int32`, `int8`); of a mask
@@ -109,6 +110,7 @@ class KernelRequest:
             name += ["bits"] if p.get("bits") else []
         elif self.family == "attention":
             name += [f"d{p['d']}", f"v{p['dv']}", *(["bias"] if p["bias"] else [])]
+            name += [f"sees_{p['sees']}"] if p.get("sees") else []
         else:
             flags = {"res": p["residual"], "bits": p.get("bits"), p.get("stored"): p.get("stored")}
             name += [str(p["activation"]), *(str(text) for text, flag in flags.items() if flag)]

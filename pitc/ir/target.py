@@ -127,7 +127,8 @@ class Target:
         skips_right: Zeros of a right operand that is computed when the model runs are skipped.
         skips_channels: Convolutions leave out channels; the host chooses.
         reads_relu: Kernels over a sparse left operand can read max(a, 0) for a.
-        lists_pairs: Attention can leave out pairs of a query and a key.
+        hides_pairs: How attention leaves out pairs of a query and a key: by `lists` of keys that a
+            node makes for it, or by `tests` that its kernel evaluates; empty: not at all.
         rounds_attention: Attention can round its scores and weights to steps, and cap scores.
         panel_width: Columns of a panel of a stored weight.
         turned_columns: Columns that a kernel over a sparse right operand computes in one call.
@@ -160,7 +161,7 @@ class Target:
     skips_right: bool = True
     skips_channels: bool = True
     reads_relu: bool = True
-    lists_pairs: bool = True
+    hides_pairs: str = "lists"
     rounds_attention: bool = True
     pads_bias: bool = False
     panel_width: int = PANEL_WIDTH
@@ -188,7 +189,7 @@ CUDA = Target(
     skips_right=False,
     skips_channels=False,
     reads_relu=False,
-    lists_pairs=False,
+    hides_pairs="tests",
     rounds_attention=False,
     pads_bias=True,
 )

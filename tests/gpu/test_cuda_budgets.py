@@ -18,6 +18,7 @@ from pitc.codegen.build.kernel_keys import Key
 from pitc.codegen.engines.attend_mma import FragmentAttention
 from pitc.codegen.engines.attend_simt import ThreadAttention
 from pitc.codegen.families import contract_cuda
+from pitc.codegen.families.pair_tests_cuda import Places
 from pitc.errors import MachineError
 from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_TILES
 from pitc.ir.kernel import KernelRequest
@@ -139,6 +140,40 @@ def test_heads_of_any_width_fit(kind: Any, width: int) -> None:
     for dtype in ("float32",) if kind is ThreadAttention else DTYPES:
         _, pieces = kind.plan(dtype, width, width, bias=False)
         assert all(pieces.size <= arch.shared_bytes for arch in CUDA_ARCHS.values()), dtype
+
+
+LONG = "p0k0aq0ap1k0aq0aon"
+"""A window, and tokens that see all and that all see."""
+SEEN: tuple[tuple[str, int, str, str], ...] = (
+    ("float16", 64, "p0n", "sm_80"),
+    ("float16", 64, LONG, "sm_90"),
+    ("bfloat16", 128, "p0p1on", "sm_120"),
+    ("float32", 64, LONG, "sm_86"),
+)
+
+
+@pytest.mark.parametrize(("dtype", "d", "text", "arch"), SEEN)
+def test_formulas_of_pairs_keep_to_the_budgets(dtype: str, d: int, text: str, arch: str) -> None:
+    request = KernelRequest.of_cuda("attention", dtype, d=d, dv=d, bias=0, sees=text)
+    for function in functions(request):
+        symbol = str(function.attrs["global_symbol"])
+        assert over(used_by(function, arch), budget_of(symbol)) == [], (symbol, arch)
+
+
+def test_formulas_of_wide_heads_spill_little() -> None:
+    """Of more than 64 float32 numbers: registers are full of sums."""
+    request = KernelRequest.of_cuda("attention", "float32", d=128, dv=128, bias=0, sees=LONG)
+    for function in functions(request):
+        assert used_by(function, "sm_90").stack_bytes <= 64
+
+
+@pytest.mark.parametrize("kind", [FragmentAttention, ThreadAttention])
+def test_formulas_of_heads_of_any_width_fit(kind: Any) -> None:
+    for dtype in ("float32",) if kind is ThreadAttention else DTYPES:
+        for width in (8, 64, 128, 256):
+            tile, pieces = kind.plan(dtype, width, width, bias=False)
+            size = pieces.size + Places(pieces.size // 4, tile.m, 8, 8, 8).size
+            assert all(size <= arch.shared_bytes for arch in CUDA_ARCHS.values()), (dtype, width)
 
 
 def test_a_kernel_that_spills_is_over_its_budget() -> None:

@@ -27,6 +27,7 @@ REQUESTS = (
     KernelRequest.of_cuda("attention", "float16", d=32, dv=16, bias=1),
     KernelRequest.of_cuda("attention", "bfloat16", d=12, dv=20, bias=0),
     KernelRequest.of_cuda("attention", "float32", d=32, dv=16, bias=0),
+    KernelRequest.of_cuda("attention", "float16", d=32, dv=16, bias=0, sees="p0e0ak0oq0of0o"),
 )
 HEADS = 2
 
@@ -213,3 +214,95 @@ def _errors(folder: Path, library: Path) -> None:
 
 def test_what_is_wrong_is_told(gpu: Call, library: Path, tmp_path: Path) -> None:
     gpu(_errors, tmp_path, library)
+
+
+TESTED = {"positions": 1, "tables": 1, "orders": 0, "key_tests": 1, "query_tests": 1}
+PROGRAM = {**TESTED, "pair_tests": 1, "program": "3,4,0,5,1,6,1,7,1"}
+"""p0 and equal numbers, or one of three flags."""
+
+
+def _seen_model(case: Case, feeds: dict[str, Array], **changed: Any) -> Any:
+    """`case` under a program, whose tests read inputs."""
+    made = case.model(**(PROGRAM | changed))
+    (attend,) = (node for node in made.graph.node if node.name == "attend")
+    attend.input.extend(["coords", "coords", *list(feeds)[3:]])
+    kinds = {np.dtype(np.int64): 7, np.dtype(np.bool_): 9, np.dtype(np.int32): 6}
+    for name, x in list(feeds.items())[3:]:
+        made.graph.input.append(helper.make_tensor_value_info(name, kinds[x.dtype], x.shape))
+    return made
+
+
+def _tests_of(case: Case) -> dict[str, Array]:
+    rng, (s, n) = np.random.default_rng(1), case.live.shape
+    return case.feeds() | {
+        "position_tests": np.array([[1, -1, 0]], np.int64),
+        "q_tables": rng.integers(0, 3, (1, s, n)),
+        "k_tables": rng.integers(0, 3, (1, s, n)),
+        "key_flags": rng.random((1, s, n)) < 0.9,
+        "query_flags": rng.random((1, s, n)) < 0.9,
+        "pair_flags": rng.random((1, s, n, n)) < 0.9,
+    }
+
+
+def _seen_answer(folder: Path, library: Path, case: Case, feeds: dict[str, Array]) -> Array:
+    kernel = REQUESTS[-1].symbol
+    made = _seen_model(case, feeds, kernels=f"attention:{kernel}", no_pairs_to_mean=1)
+    run = session(save_with(folder, library, made, "model.onnx"))
+    return np.asarray(run.run(None, feeds)[0])
+
+
+@pytest.mark.parametrize("lengths", [(5, 0, 70, 1), (0,), (1,)], ids=str)
+def test_pairs_by_tests_of_every_kind(
+    gpu: Call, library: Path, tmp_path: Path, lengths: tuple[int, ...]
+) -> None:
+    case = Case(lengths)
+    feeds = _tests_of(case)
+    y = gpu(_seen_answer, tmp_path, library, case, feeds)
+    _, coords, offsets = points(case.live)
+    for s, (begin, end) in enumerate(itertools.pairwise(offsets)):
+        at = coords[-1, begin:end]
+        q, k = np.ix_(at, at)
+        seen = (q - k >= 0) & (feeds["q_tables"][0, s][q] == feeds["k_tables"][0, s][k])
+        seen |= ~feeds["key_flags"][0, s][k] | ~feeds["query_flags"][0, s][q]
+        seen |= ~feeds["pair_flags"][0, s][q, k]
+        for h in range(HEADS):
+            of_q, of_k = feeds["qk"][begin:end, h], feeds["qk"][begin:end, HEADS + h]
+            hidden = np.where(seen, 0, -np.inf)
+            v = feeds["v"][begin:end, 1 + h]
+            want = reference.attention(of_q, of_k, v, 0.25, hidden)
+            want[~seen.any(axis=1)] = v.mean(axis=0) if len(v) else 0
+            np.testing.assert_allclose(y[begin:end, h], want, rtol=3e-3, atol=3e-3)
+
+
+def _seen_errors(folder: Path, library: Path) -> None:
+    case = Case((5, 9))
+    feeds = _tests_of(case)
+    kernels = {"kernels": f"attention:{REQUESTS[-1].symbol}"}
+
+    def text(name: str, changed: dict[str, Any], given: dict[str, Array]) -> str:
+        made = _seen_model(case, given, **(kernels | changed))
+        path = save_with(folder, library, made, f"{name}.onnx")
+        return failure(lambda: session(path).run(None, given))
+
+    wide = np.zeros((1, 2, 11), np.int64)
+    assert "expected key_flags with extent 11 in dimension 2" in text(
+        "extents", {}, feeds | {"k_tables": wide}
+    )
+    short = feeds | {"q_tables": wide[:, :, :4], "query_flags": feeds["query_flags"][:, :, :4]}
+    short["pair_flags"] = feeds["pair_flags"][:, :, :4]
+    assert "expected 0 <= q_coords[0] < 4, got 5" in text("positions", {}, short)
+    assert "expected q_tables as numbers of 1 tests and 2 sequences" in text(
+        "sequences", {}, feeds | {"q_tables": wide[:, :1]}
+    )
+    assert "expected pair_flags as flags of 1 tests and 2 sequences" in text(
+        "bytes", {}, feeds | {"pair_flags": feeds["pair_flags"].astype(np.int32)}
+    )
+    assert "expected position_tests as int64 [1, 3]" in text(
+        "lines", {}, feeds | {"position_tests": np.zeros((1, 2), np.int64)}
+    )
+    assert "a program with all of its tests" in text("unread", {"program": "3,4,0,5,1,6,1"}, feeds)
+    assert "a program that leaves one truth value" in text("two", {"program": "3,4"}, feeds)
+
+
+def test_wrong_tests_of_pairs_are_told(gpu: Call, library: Path, tmp_path: Path) -> None:
+    gpu(_seen_errors, tmp_path, library)

@@ -70,6 +70,18 @@ WHOLE: dict[tuple[str, str], tuple[int, int]] = {
 }
 
 
+MASKED = ("attention, causal", "layer, documents", "layer, pairs", "modern bert")
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_of_pairs(gpu: Call, tmp_path: Path, name: str) -> None:
+    """Nothing of the size queries x keys is copied, and nobody waits for lists."""
+    outcome: Outcome = gpu(run_case, tmp_path / "m", "masks", name)
+    counts = outcome.counts
+    assert outcome.failures == [] and counts["op attention"] > 0
+    assert counts["downloads"] == counts["downloads in bodies"] == 0
+
+
 @pytest.mark.parametrize(("source", "name"), WHOLE)
 def test_whole_models(gpu: Call, tmp_path: Path, source: str, name: str) -> None:
     """No copy to the host but of what the CPU reads, and no wait but for such a copy: `check`."""

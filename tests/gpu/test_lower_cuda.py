@@ -18,6 +18,7 @@ from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CPU, CUDA, Target
 from pitc.passes.lower.activation import ROUNDED
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
+from tests.attention_masks import MODELS
 from tests.branch_models import model as model_with
 from tests.onnx.test_control_loops import refined
 from tests.plan_reference import parse
@@ -25,8 +26,12 @@ from tests.plan_reference import parse
 CONFIG = BertConfig(layers=2, hidden=128, heads=2, ffn=512, vocab=50)
 
 
+GLOBALS = "p0k0aq0ap1k0aq0aon"
+"""A window; tokens that see all, and that all see."""
+
+
 def lowered(model: onnx.ModelProto, target: Target, padding: str = "attention_mask") -> Lowered:
-    options = LowerOptions(padding, target=target, check=True)
+    options = LowerOptions(padding or None, target=target, check=True)
     return run_passes(ir.from_proto(model), options)
 
 
@@ -142,3 +147,27 @@ def test_bodies_of_loops_are_for_the_same_machine() -> None:
     inside = [n for n in loop.attributes["body"].as_graph() if is_pit_node(n)]
     sources = Counter(n.attributes["source"].as_string() for n in inside)
     assert sources == {"PitCudaExecutionProvider": 4, "PitExecutionProvider": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "sees"),
+    [
+        ("layer, causal", "3,2", "p0n"),
+        ("layer, documents", "4,3,0", "e0p0a"),
+        ("layer, window and flags of global tokens", "3,5,0,6,0,4,5,0,6,0,1,2", GLOBALS),
+        ("layer, pairs", "3,2", "f0n"),
+    ],
+)
+def test_attention_evaluates_what_pairs_would_list(name: str, program: str, sees: str) -> None:
+    """The same programs; kernels are named by them, and no node makes lists."""
+    proto, _ = MODELS[name]()
+    free = {"flops_per_byte": 0, "least_extent": 1}
+    of = {t.kind: lowered(proto, replace(t, **free), "") for t in (CPU, CUDA)}
+    (listed,) = [f for f in plans(of["cpu"].model) if f["kind"] == "pairs"]
+    assert not [f for f in plans(of["cuda"].model) if f["kind"] == "pairs"]
+    (attends,) = [f for f in plans(of["cuda"].model) if f["kind"] == "attention"]
+    assert attends["program"] == listed["program"] == program and attends["pairs"] == "0"
+    names = {"key_tests": "keys", "query_tests": "queries", "pair_tests": "pairs"}
+    for field in ("positions", "tables", "orders", *names):
+        assert attends[field] == listed[names.get(field, field)], field
+    assert attends["kernels"] == f"attention:attention_d16_v16_sees_{sees}_f32"

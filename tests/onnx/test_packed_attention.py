@@ -125,7 +125,7 @@ CASES: dict[str, tuple[str, dict[str, str], list[str]]] = {
 
 @pytest.fixture(autouse=True)
 def _everything_pays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    eager = replace(targets.CPU, flops_per_byte=0, least_extent=1, lists_pairs=False)
+    eager = replace(targets.CPU, flops_per_byte=0, least_extent=1, hides_pairs="")
     monkeypatch.setattr(targets, "CPU", eager)
     with np.errstate(invalid="ignore"):  # of a softmax of no key
         yield

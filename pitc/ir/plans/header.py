@@ -33,7 +33,8 @@ from pitc.ir.plans.kinds import (
     Word,
     kinds_of,
 )
-from pitc.ir.plans.ops import OPS, PROGRAM, TESTS, Contract, Pairs, Plan, Region
+from pitc.ir.plans.ops import OPS, Contract, Pairs, Plan, Region
+from pitc.ir.plans.program import PROGRAM, TESTS
 
 BY_HAND = ("kernels", "library", "identity")
 
@@ -59,6 +60,14 @@ class Member:
         """The member."""
         whole = f"std::optional<{self.type}> {self.name}" if self.optional else ""
         return whole or f"{self.type} {self.name}{{}}"
+
+    @property
+    def given(self) -> str:
+        """Whether it says that something is there: a number is 0 where nothing is."""
+        if not self.optional:
+            return self.name
+        number = self.type == "int64_t"
+        return f"{self.name}.value_or(0) > 0" if number else f"{self.name}.has_value()"
 
     @property
     def assigned(self) -> str:
@@ -124,9 +133,9 @@ def _enums(plan: type[Plan]) -> Iterator[str]:
 
 def _places(plan: type[Plan]) -> Iterator[str]:
     """Lines that number the operands which a plan asks for."""
-    optional = {m.name: m.optional for m in _members(plan)}
+    members = {m.name: m for m in _members(plan)}
     for operand in plan.all_operands:
-        given = [f"{name}.has_value()" if optional[name] else name for name in operand.when]
+        given = [members[name].given for name in operand.when]
         when = f"if ({' || '.join(given)}) " if given else ""
         yield f"{when}in.{operand.name} = in.count++;"
 

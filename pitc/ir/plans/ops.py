@@ -8,7 +8,7 @@ and checks follow from it.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Self
@@ -31,13 +31,12 @@ from pitc.ir.plans.kinds import (
     Word,
     kinds_of,
 )
+from pitc.ir.plans.program import ORDERS, PROGRAMS, TESTS, Tests
 
 EXTENT = Whole(1, 1 << 24)
 COUNT = Whole(0, 1 << 62)
 HEADS, HEAD = Whole(1, 1 << 16), Whole(0, 1 << 16)
 STEPS = Whole(0, (1 << 16) - 1)
-TESTS = Whole(0, 8)
-ORDERS = Whole(0, (1 << 2 * TESTS.most) - 1)
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu")
 Table = tuple[tuple[str, tuple[int, ...]], ...]
 """Lines of prices: keys and numbers."""
@@ -276,54 +275,16 @@ class Contract(KernelPlan):
         return self.k if self.inner is None else self.inner
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """Steps on a stack of truth values: `both` and `either` join the two on top, `negate` turns the
-    one on top, and `first_leaf + n` puts test n there.
-    """
-
-    both: int = 0
-    either: int = 1
-    negate: int = 2
-    first_leaf: int = 3
-    deepest: int = 16
-
-    def depths(self, steps: Sequence[int]) -> Iterator[int]:
-        """How high the stack is behind each step.
-
-        Raises:
-            ValueError: Too little lies there to be joined.
-        """
-        depth = 0
-        for step in steps:
-            taken = {self.both: 2, self.either: 2, self.negate: 1}.get(step, 0)
-            if depth < taken:
-                raise ValueError(f"step {step} needs {taken} truth values, there are {depth}")
-            depth += 1 - taken
-            yield depth
-
-
-PROGRAM = Program()
-
-
-@dataclass(frozen=True, slots=True)
-class Steps(Listed):
-    """Steps of a program, which leave one truth value."""
-
-    @property
-    def told(self) -> str:
-        """What a value is."""
-        return f"{Listed.told.__get__(self)}, that leave one truth value"
-
-    def _parse(self, text: str) -> tuple[Any, ...] | None:
-        steps = Listed._parse(self, text)
-        if steps is None or None in steps:
-            return steps
-        try:
-            depths = list(PROGRAM.depths(steps))
-        except ValueError:
-            return None
-        return steps if depths[-1] == 1 and max(depths) <= PROGRAM.deepest else None
+def _tests(keys: str, queries: str, pairs: str) -> tuple[Operand, ...]:
+    """What tests of pairs look at, by the fields that count those of flags."""
+    return (
+        Operand("position_tests", INT64, ("positions",)),
+        Operand("q_tables", INT64, ("tables",)),
+        Operand("k_tables", INT64, ("tables",)),
+        Operand("key_flags", ANY, (keys,)),
+        Operand("query_flags", ANY, (queries,)),
+        Operand("pair_flags", ANY, (pairs,)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,12 +314,7 @@ class Pairs(Plan):
         Operand("k_offsets", INT32),
         Operand("q_coords", INT32),
         Operand("k_coords", INT32),
-        Operand("position_tests", INT64, ("positions",)),
-        Operand("q_tables", INT64, ("tables",)),
-        Operand("k_tables", INT64, ("tables",)),
-        Operand("key_flags", ANY, ("keys",)),
-        Operand("query_flags", ANY, ("queries",)),
-        Operand("pair_flags", ANY, ("pairs",)),
+        *_tests("keys", "queries", "pairs"),
     )
     outputs = 4
 
@@ -369,7 +325,7 @@ class Pairs(Plan):
     keys: Annotated[int, TESTS]
     queries: Annotated[int, TESTS]
     pairs: Annotated[int, TESTS]
-    program: Annotated[tuple[int, ...], Steps(Whole(0, PROGRAM.first_leaf + 5 * TESTS.most - 1))]
+    program: Annotated[tuple[int, ...], PROGRAMS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,6 +339,13 @@ class Attention(KernelPlan):
         scale: Of scores.
         bias: Scores have one.
         pairs: Queries see the keys that lists say.
+        program: They see those that it says, of a GPU: a program as of `Pairs`.
+        positions: Its tests of positions.
+        tables: Of a number of the query and one of the key.
+        orders: What these compare by.
+        key_tests: Of keys.
+        query_tests: Of queries.
+        pair_tests: Of pairs.
         nan_to_zero: A row whose softmax is NaN is 0.
         no_keys_to_zero: A row without keys is.
         no_pairs_to_mean: A row that sees none of some keys is the mean of all values.
@@ -401,9 +364,8 @@ class Attention(KernelPlan):
 
     op = "attention"
     only: ClassVar[Limits] = {
-        "cpu": {"dtype": "float32"},
+        "cpu": {"dtype": "float32", "program": ""},
         "cuda": {
-            "no_pairs_to_mean": "0",
             "pairs": "0",
             "whole": "0",
             "score_cap": "",
@@ -414,6 +376,10 @@ class Attention(KernelPlan):
     together = (
         ("score_step", "score_scale", "score_below", "score_above"),
         ("weight_step", "weight_above"),
+        (
+            *("program", "positions", "tables", "orders"),
+            *("key_tests", "query_tests", "pair_tests"),
+        ),
     )
     all_operands = (
         Operand("q", packed_by="q_offsets"),
@@ -422,13 +388,14 @@ class Attention(KernelPlan):
         Operand("q_offsets", INT32),
         Operand("k_offsets", INT32),
         Operand("bias", FLOAT32, ("bias",)),
-        Operand("q_coords", INT32, ("bias",)),
-        Operand("k_coords", INT32, ("bias", "whole")),
+        Operand("q_coords", INT32, ("bias", "program")),
+        Operand("k_coords", INT32, ("bias", "whole", "program")),
         Operand("live", ANY, ("whole",)),
         Operand("keys", INT32, ("pairs",)),
         Operand("seen_by", INT32, ("pairs",)),
         Operand("tiles", INT32, ("pairs",)),
         Operand("order", INT32, ("pairs",)),
+        *_tests("key_tests", "query_tests", "pair_tests"),
     )
 
     d: Annotated[int, EXTENT]
@@ -451,6 +418,26 @@ class Attention(KernelPlan):
     score_above: Annotated[int | None, STEPS] = None
     weight_step: Annotated[float | None, Real()] = None
     weight_above: Annotated[int | None, STEPS] = None
+    program: Annotated[tuple[int, ...] | None, PROGRAMS] = None
+    positions: Annotated[int | None, TESTS] = None
+    tables: Annotated[int | None, TESTS] = None
+    orders: Annotated[int | None, ORDERS] = None
+    key_tests: Annotated[int | None, TESTS] = None
+    query_tests: Annotated[int | None, TESTS] = None
+    pair_tests: Annotated[int | None, TESTS] = None
+
+    @property
+    def hides(self) -> bool:
+        """Some queries do not see some keys."""
+        return self.pairs or self.program is not None
+
+    @property
+    def sees(self) -> str:
+        """The program, as the name of a kernel says it; empty where there is none."""
+        if self.program is None:
+            return ""
+        counts = self.positions, self.tables, self.key_tests, self.query_tests, self.pair_tests
+        return Tests(*(n or 0 for n in (*counts, self.orders))).text(self.program)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

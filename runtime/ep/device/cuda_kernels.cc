@@ -7,7 +7,7 @@
 namespace pitc::cuda {
 namespace {
 
-constexpr int kMostArguments = 32;           // of a device kernel
+constexpr int kMostArguments = 64;           // of a device kernel
 constexpr int kUsualSharedBytes = 48 << 10;  // more has to be asked for
 // Of the memory that a multiprocessor divides between its first-level cache and shared memory,
 // percent. Blocks of a ring of copies stand beside each other only where shared memory has nearly

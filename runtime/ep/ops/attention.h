@@ -95,10 +95,10 @@ struct AttentionOperands {
   HeadExtents q_heads, k_heads, v_heads;
   int64_t sequences;
   const int32_t *q_offsets, *k_offsets;
-  BiasExtents bias_extents;  // if the plan has one, as `query_positions`
-  const int32_t* query_positions = nullptr;
-  const int32_t* key_positions = nullptr;  // if it has one, or keys and values are whole
-  PairLists pairs;                         // if the plan has some
+  BiasExtents bias_extents;                  // if the plan has one
+  const int32_t* query_positions = nullptr;  // if it has one, or a program
+  const int32_t* key_positions = nullptr;    // the same, or keys and values are whole
+  PairLists pairs;                           // if the plan has some
 };
 
 // The last coordinate, below an extent; one of 1 takes any, and -1 is checked by the caller.
@@ -154,9 +154,11 @@ auto ReadAttention(const Run& run, const AttentionPlan& plan, Arena::Scope& scra
     const int64_t* dims = all.bias.shape.dims;
     all.query_positions = ReadPositions(run, in.q_coords, "q_coords", queries, dims[2], scratch);
     all.key_positions = ReadPositions(run, in.k_coords, "k_coords", keys, dims[3], scratch);
-  } else if (plan.whole) {
+  } else if (plan.whole || plan.program) {
     all.key_positions = ReadPositions(run, in.k_coords, "k_coords", keys, -1, scratch);
   }
+  if (plan.program && !plan.bias)
+    all.query_positions = ReadPositions(run, in.q_coords, "q_coords", queries, -1, scratch);
   if (plan.whole) {
     CheckBelow(all.key_positions, keys, positions, "k_coords");
     CheckPositions(all.k, positions, run.MaskInput(in.live, "live"));

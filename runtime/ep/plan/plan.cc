@@ -36,6 +36,21 @@ ContractPlan ReadContract(Fields& in) {
   return p;
 }
 
+// A program of so many tests, of which some compare numbers of tables, leaves one truth value.
+void ExpectProgram(const std::vector<int64_t>& program, int64_t tests, int64_t tables,
+                   int64_t orders) {
+  int64_t depth = 0;
+  for (const int64_t step : program) {
+    const int64_t taken = step == kProgramNegate ? 1 : step < kProgramFirstLeaf ? 2 : 0;
+    depth += 1 - taken;
+    Require(step < kProgramFirstLeaf + tests && depth >= 1 && depth <= kProgramDeepest,
+            "a program of its tests");
+  }
+  Require(depth == 1, "a program that leaves one truth value");
+  for (int64_t i = 0; orders >> 2 * i != 0; ++i)
+    Require(i < tables && (orders >> 2 * i & 3) <= PairsPlan::kLessOrEqual, "orders of tables");
+}
+
 AttentionPlan ReadAttention(Fields& in) {
   AttentionPlan p = AttentionPlan::Read(in);
   for (const auto& step : {p.score_step, p.weight_step}) {
@@ -43,22 +58,22 @@ AttentionPlan ReadAttention(Fields& in) {
             "score_step and weight_step above 0");
   }
   Require(!p.score_cap || !p.score_step, "no score_step beside score_cap");
+  const bool on_gpu = in.machine() == Machine::kCuda;
+  Require(p.program || !p.no_pairs_to_mean || !on_gpu, "no_pairs_to_mean=0 without a program");
+  if (!p.program) return p;
+  const int64_t tests = *p.positions + *p.tables + *p.key_tests + *p.query_tests + *p.pair_tests;
+  ExpectProgram(*p.program, tests, *p.tables, *p.orders);
+  // Kernels take what their program looks at.
+  for (int64_t test = 0; test < tests; ++test)
+    Require(std::count(p.program->begin(), p.program->end(), kProgramFirstLeaf + test) > 0,
+            "a program with all of its tests");
   return p;
 }
 
 PairsPlan ReadPairs(Fields& in) {
   PairsPlan p = PairsPlan::Read(in);
-  const int64_t tests = p.positions + p.tables + p.keys + p.queries + p.pairs;
-  int64_t depth = 0;
-  for (const int64_t step : p.program) {
-    const int64_t taken = step == kProgramNegate ? 1 : step < kProgramFirstLeaf ? 2 : 0;
-    depth += 1 - taken;
-    Require(step < kProgramFirstLeaf + tests && depth >= 1 && depth <= kProgramDeepest,
-            "a program of its tests");
-  }
-  Require(depth == 1, "a program that leaves one truth value");
-  for (int64_t i = 0; p.orders >> 2 * i != 0; ++i)
-    Require(i < p.tables && (p.orders >> 2 * i & 3) <= PairsPlan::kLessOrEqual, "orders of tables");
+  ExpectProgram(p.program, p.positions + p.tables + p.keys + p.queries + p.pairs, p.tables,
+                p.orders);
   return p;
 }
 

@@ -1,0 +1,237 @@
+"""Attention under formulas of pairs on the emulated device, against float64."""
+
+import functools
+import inspect
+import textwrap
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pitc.codegen.families import attention_cuda, sight_cuda
+from pitc.codegen.families.sight_cuda import Sight
+from tests.attention_cases import Case, Sees
+from tests.codegen_kernels import Array
+from tests.cuda_emulator import Emulated, EmulationError
+
+Kind = tuple[str, str, int, int, int, str]
+"""Engine, type, d, dv, bias, formula."""
+
+PRECISION = {"float16": 2**-11, "bfloat16": 2**-8, "float32": 2**-11}
+TYPES = [("mma", "float16"), ("mma", "bfloat16"), ("mma", "float32"), ("simt", "float32")]
+LENGTHS = [(1, 1), (7, 64), (64, 7), (0, 5), (65, 65), (5, 0), (200, 150), (3, 200), (129, 31)]
+
+
+def name(kind: Kind) -> str:
+    engine, dtype, d, dv, bias, text = kind
+    return f"attention_{engine}_{dtype}_d{d}_v{dv}_{bias}_{text}"
+
+
+def emulated(kind: Kind) -> Emulated:
+    engine, dtype, d, dv, bias, text = kind
+    params = {"dtype": dtype, "d": d, "dv": dv, "bias": bias, "sees": text}
+    return Emulated([attention_cuda.attention(name(kind), params, engine)])
+
+
+kernel = functools.cache(emulated)
+
+
+def run(kind: Kind, case: Case, **options: Any) -> Array:
+    return case.run(kernel(kind), name(kind), **options)
+
+
+def check(kind: Kind, case: Case, out: Array) -> None:
+    engine, dtype, *_ = kind
+    precision = 1.5e-6 if engine == "simt" else PRECISION[dtype]
+    rounded = engine == "mma" and dtype == "float32"
+    case.check(out, precision, 2**-10 if rounded else 2**-22)
+
+
+def extents(lengths: list[tuple[int, int]]) -> tuple[int, int]:
+    """How many positions queries and keys have."""
+    queries, keys = (np.array(x, int) for x in zip(*lengths, strict=True))
+    return Case.room(queries), Case.room(keys)
+
+
+def made(kind: Kind, lengths: list[tuple[int, int]], density: float = 0.3, **options: Any) -> Case:
+    """A case with tests drawn at random."""
+    _, dtype, d, dv, bias, text = kind
+    case = Case(lengths, d, dv, dtype, **options)
+    if bias:
+        case.bias = case.normal(*case.bias_shape())
+    rng, (eq, ek), s = case.rng, extents(lengths), len(lengths)
+    lines = np.array([[1, -1, 0], [-1, 1, 20], [1, -1, 9]], np.int64)
+    ops = {c if c not in "elm" else "t" for c in text if c.isalpha()}
+
+    def flags(*shape: int) -> Array:
+        return (rng.random((2, s, *shape)) > density).astype(np.int8) * 3
+
+    case.sees = Sees(
+        text,
+        lines if "p" in ops else None,
+        (np.sort(rng.integers(0, 6, (2, s, eq))), np.sort(rng.integers(0, 6, (2, s, ek))))
+        if "t" in ops
+        else None,
+        flags(ek) if "k" in ops else None,
+        flags(eq) if "q" in ops else None,
+        flags(eq, ek) if "f" in ops else None,
+    )
+    return case
+
+
+FORMULAS = ("p0", "p0p1a", "e0", "l0m1o", "k0", "q0", "f0", "p2ne1k1ooq1af1na")
+CAUSAL: list[Kind] = [
+    (engine, dtype, 16, 32 if dtype == "float32" else 16, 0, "p0") for engine, dtype in TYPES
+]
+SOME: list[Kind] = [
+    (*TYPES[i % 4], 16, 32 if i % 4 > 1 else 16, i % 2, text) for i, text in enumerate(FORMULAS)
+]
+in_some = pytest.mark.parametrize("kind", SOME, ids=name)
+in_causal = pytest.mark.parametrize("kind", CAUSAL, ids=name)
+
+
+@pytest.mark.parametrize("kind", [*CAUSAL, *SOME], ids=name)
+def test_attends(kind: Kind) -> None:
+    some = made(kind, LENGTHS)
+    first = run(kind, some, blocks=1)
+    check(kind, some, first)
+    device = kernel(kind)
+    with device.backwards():
+        assert run(kind, some, blocks=7).tobytes() == first.tobytes()
+    with device.shuffled(3):
+        assert run(kind, some, blocks=100).tobytes() == first.tobytes()
+
+
+@pytest.mark.parametrize("density", [0.0, 0.02, 1.0])
+@in_some
+def test_rows_that_see_nothing(kind: Kind, density: float) -> None:
+    for mean in (False, True):
+        some = made(kind, [(40, 70), (3, 0), (130, 40)], density, no_pairs_to_mean=mean)
+        check(kind, some, run(kind, some))
+
+
+@pytest.mark.parametrize("kind", [CAUSAL[0], CAUSAL[3]], ids=name)
+def test_steps_that_nobody_sees_are_not_read(kind: Kind) -> None:
+    """A causal mask: each tile reads steps up to the diagonal, each warp computes its own."""
+    engine, dtype, d, dv, bias, _ = kind
+    tile, _ = attention_cuda.ENGINES[engine].plan(dtype, d, dv, bias=bool(bias))
+    some = made(kind, [(4 * tile.m, 4 * tile.m)], heads=1)
+    for positions in some.positions:
+        positions[:] = np.arange(len(positions))
+    check(kind, some, run(kind, some))
+    counts = kernel(kind).launches[0].counts
+    keys = sum(tile.m * i for i in (1, 2, 3, 4))
+    assert counts.async_bytes == (4 * tile.m * d + keys * (d + dv)) * tile.item
+    assert counts.shared_wavefronts <= 1.02 * counts.shared_ideal
+    warps = sum(tile.rows * -(-(w + 1) * tile.rows // tile.n) * tile.n for w in range(16))
+    assert counts.mma_flops == (2 * warps * (d + dv) if engine == "mma" else 0)
+
+
+WIDE: list[Kind] = [
+    ("mma", "float16", 20, 9, 1, "p0e1o"),
+    ("mma", "float16", 16, 256, 0, "p0p1a"),
+    ("simt", "float32", 8, 160, 0, "f0"),
+]
+
+
+@pytest.mark.parametrize("kind", WIDE, ids=name)
+def test_more_steps_than_are_listed_at_once(kind: Kind) -> None:
+    some = made(kind, [(70, 2100), (3, 40)], 0.01, heads=1, no_pairs_to_mean=True)
+    check(kind, some, run(kind, some))
+
+
+@pytest.mark.parametrize("kind", [SOME[1], SOME[6]], ids=name)
+def test_hidden_pairs_may_hold_anything(kind: Kind) -> None:
+    """NaN in a key makes NaN of the rows that see it, and of no other one."""
+    some = made(kind, [(130, 260)], heads=1)
+    before, seen = run(kind, some), some.seen(0)
+    some.k[7] = np.nan
+    after = run(kind, some)
+    assert seen[:, 7].any() and not seen[:, 7].all()
+    assert np.isnan(after[:130][seen[:, 7]].astype(np.float32)).all()
+    was, is_ = (x[:130][~seen[:, 7]].astype(np.float32) for x in (before, after))
+    np.testing.assert_array_equal(is_, was)
+
+
+@pytest.mark.parametrize("kind", [SOME[3], SOME[6], SOME[7]], ids=name)
+def test_stays_in_bounds_whatever_lists_say(kind: Kind) -> None:
+    rng = np.random.default_rng(3)
+    some = made(kind, [(20, 20)] * 5)
+    for x in (some.q_offsets, some.k_offsets, *some.positions):
+        x[...] = rng.integers(-300, 300, x.shape)
+    run(kind, some)
+
+
+@in_causal
+def test_factors_of_any_size(kind: Kind) -> None:
+    """Sums of positions do not fit in 32 bits."""
+    some = made(kind, [(40, 70), (5, 5)])
+    assert some.sees is not None
+    some.sees.positions = np.array([[1 << 20, -(1 << 20), -(5 << 20)]], np.int64)
+    check(kind, some, run(kind, some))
+    some.sees.positions = np.array([[0, -1, (1 << 60)]], np.int64)
+    check(kind, some, run(kind, some))
+    some.sees.positions = np.array([[0, 1, -(1 << 60)]], np.int64)
+    check(kind, some, run(kind, some))
+
+
+@pytest.mark.parametrize("kind", [SOME[2], SOME[3]], ids=name)
+def test_numbers_of_any_size(kind: Kind) -> None:
+    """Numbers in tables that differ in their upper or in their lower halves only."""
+    some = made(kind, [(40, 70), (129, 33)])
+    assert some.sees is not None and some.sees.tables is not None
+    kinds = np.array([-(1 << 63), -(1 << 32), -1, 0, 1 << 32, (1 << 63) - 1])
+    for table in some.sees.tables:
+        table[...] = some.rng.permuted(kinds[table % 6], axis=-1)
+    check(kind, some, run(kind, some))
+
+
+@pytest.mark.here
+def test_refuses() -> None:
+    for text in ("p0a", "p0p1", "z0", "p", "p0n1"):
+        with pytest.raises(ValueError, match="is no formula of pairs"):
+            attention_cuda.attention(
+                "x", {"dtype": "float16", "d": 16, "dv": 16, "bias": 0, "sees": text}, "mma"
+            )
+
+
+TWINS: dict[str, tuple[Kind, Any, str, str]] = {
+    "first_row_only": (CAUSAL[0], Sight._over_line, "self._engine.tile.m - 1", "0"),
+    "ends_swapped": (CAUSAL[0], Sight._over_line, "most < 0", "most < 20"),
+    "seen_everywhere": (CAUSAL[0], Sight.list_steps, "== EVERYWHERE", "!= NOWHERE"),
+    "entries_of_one_warp": (WIDE[2], Sight.list_steps, "before.value + ", "0 + "),
+    "chunks_of_less": (
+        WIDE[2],
+        Sight.list_steps,
+        "first + self._block.thread",
+        "self._block.thread",
+    ),
+    "numbers_of_a_lane": (SOME[2], Sight.prepare, "found.join_lanes()", "pass"),
+    "equal_by_one_side": (SOME[2], Sight._over_table, "least == most, ", "least == least, "),
+    "less_or_equal": (SOME[3], sight_cuda._ordered, "q <= k", "q < k"),
+    "flags_of_the_first_key": (SOME[4], Sight._over_keys, "first + at", "first"),
+    "another_row": (SOME[1], Sight._row, "+ row]", "+ (row ^ 1)]"),
+    "columns_shifted": (SOME[6], Sight._add, "r * self._width", "r * self._width ^ 1"),
+    "nobody_is_blind": (WIDE[2], Sight.find_blind, "some == ptx.uint32(0)", "some != some"),
+    "lanes_apart": (WIDE[2], Sight.find_blind, "in self._engine.lanes", "in ()"),
+    "no_barrier_before_a_tile": (SOME[7], Sight.prepare, "ptx.barrier()  #", "#"),
+}
+"""A kernel, a function, what stands in it, and what is wrong in its place."""
+
+
+@pytest.mark.thorough
+@pytest.mark.here
+@pytest.mark.parametrize("twin", TWINS)
+def test_wrong_twins_are_found(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, function, right, wrong = TWINS[twin]
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(right) == 1
+    module = compile(source.replace(right, wrong), twin, "exec")
+    code = next(x for x in module.co_consts if isinstance(x, types.CodeType))
+    monkeypatch.setattr(function, "__code__", code)
+    with pytest.raises((AssertionError, EmulationError)):
+        device = emulated(kind)
+        for lengths, density in (([(40, 70), (200, 150)], 0.3), ([(130, 2100)], 0.0005)):
+            some = made(kind, lengths, density, heads=1, no_pairs_to_mean=density < 0.3)
+            check(kind, some, some.run(device, name(kind), blocks=1))
