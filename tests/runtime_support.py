@@ -137,12 +137,14 @@ def attention_plan(
     no_pairs_to_mean: int = 0,
     whole: int = 0,
     pairs: int = 0,
+    group: int | None = None,
     steps: Mapping[str, int | float] | None = None,
 ) -> Plan:
     """A plan of attention; `steps` are the fields of what it rounds to."""
     steps = steps or {}
     rounds = [name for name in ("score_step", "weight_step") if name in steps]
     fields = dict(zip(("q_head", "k_head", "v_head"), first, strict=True))
+    fields |= {} if group is None else {"group": group}
     return kernel_plan(
         "attention",
         f"attention_d{d}_v{dv}" + ("_bias" if bias else "") + "".join(f"_{x}s" for x in rounds),

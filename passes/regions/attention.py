@@ -20,6 +20,8 @@ that the kernel can follow (`scores.py`):
 The skipped terms are exact zeros of the second contraction, for finite v.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -42,6 +44,7 @@ from pitc.passes.regions.form import (
     PackCandidate,
     Packing,
     PairsOperand,
+    WholeOperand,
     static_shape,
 )
 from pitc.passes.regions.layout import layout_of, wide
@@ -53,6 +56,7 @@ from pitc.passes.regions.scores import (
     rest_on_zeros,
     walk,
 )
+from pitc.passes.regions.stored import Heads, Stored, best_ways, ways_to_read
 
 
 def attention(site: PackCandidate) -> Form | Refusal:
@@ -76,21 +80,23 @@ def attention(site: PackCandidate) -> Form | Refusal:
     return refusal
 
 
-def row_coords(expr: TensorExpr, values: Rows) -> Coords | None:
-    """The coordinates of a contraction's rows beside its right operand's, whose last one is reduced
-    over; None where there is not one row axis.
+def row_coords(expr: TensorExpr, values: Rows) -> list[Coords]:
+    """Coordinates that a contraction's rows may have beside its right operand's, whose last one is
+    reduced over: of several row axes all but one are heads that share one of the right operand, the
+    last one first.
 
-    out[b, h, q, d] = sum_k p[b, h, q, k] * v[b, h, k, d], v at (b, k)   ->   (b, q)
+    out[b, h, q, d] = sum_k p[b, h, q, k] * v[b, h, k, d], v at (b, k)         ->   (b, q)
+    out[b, g, e, q, d] = sum_k p[b, g, e, q, k] * v[b, g, k, d], v at (b, k)   ->   (b, q) and (b, e)
     """
     read, other = read_of(expr, 0), read_of(expr, 1)
     if read is None or other is None:
-        return None
+        return []
     left, right = ({bare_dim(p) for p in r.index if p is not None} - {None} for r in (read, other))
     rows = [a for a in range(len(expr.shape)) if a in left - right]
     lead = values.coords[:-1]
-    if len(rows) != 1 or any(c.dim >= len(expr.shape) for c in lead):
-        return None
-    return (*lead, Digit(rows[0], ONE, expr.shape[rows[0]]))
+    if any(c.dim >= len(expr.shape) for c in lead):
+        return []
+    return [(*lead, Digit(a, ONE, expr.shape[a])) for a in reversed(rows)]
 
 
 def key_coords(expr: TensorExpr, shape: Shape | None) -> list[Coords]:
@@ -156,7 +162,13 @@ def _at_pairs(
         return site.refuse(
             Code.LAYOUT, "the probabilities have other heads than the output", site.input(0)
         )
-    if values.rest != rest:
+    of_values = Heads(
+        values.coords,
+        rest[:-1] if last_is_size else rest,
+        site.out.layout.rest[-1] if site.out.layout.rest else Digit(0, ONE, ONE),
+    )
+    ways = _ways(keys, site.expr, values, of_values, operand=1, scaled=False)
+    if not ways:
         return site.refuse(
             Code.LAYOUT, "the values have other heads than the output", site.input(1)
         )
@@ -167,7 +179,16 @@ def _at_pairs(
         stop = site.refuse(
             Code.NO_FACT, "0 times a value that may be infinite is not 0", site.input(1)
         )
-    return stop if stop is not None else _form(site, keys, scores, values.packing)
+    return stop if stop is not None else _form(site, keys, scores, ways)
+
+
+def _ways(
+    keys: FormContext, expr: TensorExpr, rows: Rows, read: Heads, *, operand: int, scaled: bool
+) -> list[Stored]:
+    """All ways in which an operand of a contraction may be read, whose rows are known."""
+    found = read_of(expr, operand)
+    assert found is not None
+    return ways_to_read(keys, rows.packing, found.index, read, scaled=scaled)
 
 
 def _finite_at_live_rows(context: FormContext, packing: Packing) -> bool:
@@ -195,7 +216,7 @@ def _head_digits(context: FormContext, scores: Scores) -> tuple[Digit, ...] | No
 
 
 def _form(
-    site: PackCandidate, keys: FormContext, scores: Scores, values: Packing
+    site: PackCandidate, keys: FormContext, scores: Scores, of_values: Sequence[Stored]
 ) -> Form | Refusal:
     """The PIT node, once the walk has reached the first contraction."""
     graph = site.context.graph
@@ -211,12 +232,16 @@ def _form(
         return site.refuse(Code.LAYOUT, "the scores are not a sum over one axis", scores.name)
     rest = wide((*heads, reduced))
     queries = _side(site.context, expr, node, 0, scores.query_coords, rest)
-    key = _side(keys, expr, node, 1, scores.key_coords, rest)
-    if queries is None or key is None:
+    of_keys = _key_ways(keys, expr, node, Heads(scores.key_coords, wide(heads), reduced))
+    if queries is None or not of_keys:
         text, names = "queries or keys are not packed over the same rows", input_names(node)
         return site.refuse(Code.NO_FACT, text, names[queries is not None])
+    best = best_ways(of_keys, of_values)
+    if best is None:
+        return site.refuse(Code.LAYOUT, "keys and values have different heads", scores.name)
+    key, values = best
     queries, q_scale = _unscaled(site.context, queries)
-    key, k_scale = _unscaled(keys, key)
+    key, k_scale = _key_unscaled(keys, key)
     scale = float(scores.scale * q_scale * k_scale)
     for factor in (scale, scores.score_scale):
         if not is_factor(factor):
@@ -237,8 +262,8 @@ def _form(
         return site.refuse(Code.NO_LOWERING, f"head size {others[0]} is not in 1..{longest}")
     operands: list[Operand | None] = [
         queries.operand(),
-        key.operand(),
-        values.operand(),
+        _operand(key),
+        _operand(values),
         OffsetsOperand(site.context.domain, "offsets"),
         OffsetsOperand(keys.domain, "offsets"),
     ]
@@ -256,8 +281,11 @@ def _form(
         operands += [
             BiasOperand(tuple(scores.bias)),
             OffsetsOperand(site.context.domain, "coords"),
-            OffsetsOperand(keys.domain, "coords"),
         ]
+    if scores.bias or key.whole:
+        operands.append(OffsetsOperand(keys.domain, "coords"))
+    if key.whole:
+        operands.append(OffsetsOperand(keys.domain, "live"))
     hidden = tuple(scores.hidden)
     if hidden:
         domains = site.context.domain, keys.domain
@@ -271,6 +299,8 @@ def _form(
         dv=dv,
         dtype=str(taken[0].numpy()),
         heads=prod(head_sizes),
+        group=key.group if key.group > 1 else None,
+        whole=key.whole,
         nan_to_zero=scores.nan_to_zero,
         no_keys_to_zero=scores.no_keys_to_zero,
         no_pairs_to_mean=scores.uniform,
@@ -291,6 +321,28 @@ def _form(
         rests_on=tuple(scores.rests_on),
         factors=tuple(scores.factors),
     )
+
+
+def _key_ways(keys: FormContext, expr: TensorExpr, node: ir.Node, read: Heads) -> list[Stored]:
+    """All ways in which keys may be read, by the rows of the first contraction's right operand."""
+    for rows in packed_rows(keys.packings, expr, node, 1):
+        if rows.coords == read.coords:
+            ways = _ways(keys, expr, rows, read, operand=1, scaled=True)
+            if ways:
+                return ways
+    return []
+
+
+def _operand(stored: Stored) -> Operand:
+    return WholeOperand(stored.name) if stored.rows is None else stored.rows.operand()
+
+
+def _key_unscaled(keys: FormContext, key: Stored) -> tuple[Stored, float]:
+    """Keys without the numbers that they are multiplied by, and these."""
+    if key.rows is None or key.group > 1:
+        return key, key.scale
+    rows, scale = _unscaled(keys, key.rows)
+    return replace(key, name=rows.name, rows=rows), scale
 
 
 def _listed(dtypes: set[np.dtype]) -> str:

@@ -128,6 +128,8 @@ class Target:
         skips_channels: Convolutions leave out channels; the host chooses.
         reads_relu: Kernels over a sparse left operand can read max(a, 0) for a.
         lists_pairs: Attention can leave out pairs of a query and a key.
+        reads_stored: Attention can read keys and values as a cache has them, and one head of them for
+            several heads of queries.
         rounds_attention: Attention can round its scores and weights to steps.
         panel_width: Columns of a panel of a stored weight.
         turned_columns: Columns that a kernel over a sparse right operand computes in one call.
@@ -161,6 +163,7 @@ class Target:
     skips_channels: bool = True
     reads_relu: bool = True
     lists_pairs: bool = True
+    reads_stored: bool = True
     rounds_attention: bool = True
     pads_bias: bool = False
     panel_width: int = PANEL_WIDTH
@@ -189,6 +192,7 @@ CUDA = Target(
     skips_channels=False,
     reads_relu=False,
     lists_pairs=False,
+    reads_stored=False,
     rounds_attention=False,
     pads_bias=True,
 )

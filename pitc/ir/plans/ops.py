@@ -34,7 +34,7 @@ from pitc.ir.plans.kinds import (
 
 EXTENT = Whole(1, 1 << 24)
 COUNT = Whole(0, 1 << 62)
-HEADS, HEAD = Whole(1, 1 << 16), Whole(0, 1 << 16)
+HEADS, HEAD, GROUP = Whole(1, 1 << 16), Whole(0, 1 << 16), Whole(2, 1 << 16)
 STEPS = Whole(0, (1 << 16) - 1)
 TESTS = Whole(0, 8)
 ORDERS = Whole(0, (1 << 2 * TESTS.most) - 1)
@@ -389,6 +389,7 @@ class Attention(KernelPlan):
         q_head: The first head of queries in their buffer.
         k_head: Of keys.
         v_head: Of values.
+        group: How many heads of queries share one of keys and of values; None: each has its own.
         whole: Keys and values lie as in a cache.
         score_step: What scores are rounded to multiples of, if they are.
         score_scale: What the step stands for.
@@ -402,6 +403,7 @@ class Attention(KernelPlan):
     only: ClassVar[Limits] = {
         "cpu": {"dtype": "float32"},
         "cuda": {
+            "group": "",
             "no_pairs_to_mean": "0",
             "pairs": "0",
             "whole": "0",
@@ -441,6 +443,7 @@ class Attention(KernelPlan):
     q_head: Annotated[int, HEAD] = 0
     k_head: Annotated[int, HEAD] = 0
     v_head: Annotated[int, HEAD] = 0
+    group: Annotated[int | None, GROUP] = None
     whole: Annotated[bool, Flag()] = False
     score_step: Annotated[float | None, Real()] = None
     score_scale: Annotated[float | None, Real()] = None

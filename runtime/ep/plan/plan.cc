@@ -42,6 +42,7 @@ AttentionPlan ReadAttention(Fields& in) {
     Require(!step || static_cast<float>(*step) >= std::numeric_limits<float>::min(),
             "score_step and weight_step above 0");
   }
+  Require(!p.group || p.heads % *p.group == 0, "heads in groups of the same size");
   return p;
 }
 

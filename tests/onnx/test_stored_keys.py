@@ -1,0 +1,211 @@
+"""Attention reads keys and values where they are stored: a cache as it lies, and a head of it for all
+heads of queries that share it.
+"""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from models.attention import StepConfig, attention_step, draw_step
+from pitc.ir import target as targets
+from pitc.ir.target import Target
+from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
+from tests.lower_support import plans
+from tests.plan_reference import run_lowered
+
+SIZES = [*product((1, 3), (1, 2, 5), (0, 1, 63, 200))]
+WHOLE, ROWS = ("attention", "1"), ("attention", "0")
+HEAD = """<ir_version: 10, opset_import: ["": 18]>
+step (float[%(b)s, 4, s, 8] q, %(inputs)s) => (float[%(b)s, 4, s, 8] y, %(outputs)s)
+<int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64 three = {3}, int64[1] second = {1},
+int64[1] third = {2}, int64[1] four = {4}, int64[1] eight = {8}, int64[1] pair = {2},
+int64[1] first = {0}, int64[4] by_two = {0, 0, 1, 1}, int64[4] in_turn = {0, 1, 0, 1},
+int64[4] odd = {0, 1, 1, 1}, int64[4] doubled = {1, 2, 1, 1}, int64[5] wide = {1, 1, 2, 1, 1},
+int64[4] all_wide = {1, 4, 1, 1}, float scale = {0.35}, float half = {0.5}, float none = {0},
+float low = {-1e30}, int64 window = {7}> {
+    %(present)s
+    sizes = Shape (q) b1 = Gather (sizes, first) s0 = Gather (sizes, two)
+    past_sizes = Shape (past_k) p0 = Gather (past_sizes, %(place)s)
+    t0 = Add (p0, s0) t1 = Unsqueeze (t0, first)
+    rows = Range (p0, t0, one) q_at = Unsqueeze (rows, second)
+    columns = Range (zero, t0, one) k_at = Unsqueeze (columns, first)
+    after = Greater (k_at, q_at) distance = Sub (q_at, k_at)
+    far = GreaterOrEqual (distance, window) hidden = Or (after, far)
+    bias = Where (hidden, low, none)
+    %(keys)s
+    raw = MatMul (queries, keys) scores = Mul (raw, scale) biased = Add (scores, bias)
+    weights = Softmax <axis = -1> (biased) found = MatMul (weights, values)
+    %(end)s
+}"""
+CACHE = "float[{b}, {g}, p, 8] past_k, float[{b}, {g}, p, 8] past_v, "
+CACHE += "float[{b}, {g}, s, 8] k, float[{b}, {g}, s, 8] v"
+OUT = "float[{b}, {g}, t, 8] present_k, float[{b}, {g}, t, 8] present_v"
+APPEND = "present_k = Concat <axis = 2> (past_k, k) present_v = Concat <axis = 2> (past_v, v)"
+USUAL = {"b": "b", "g": "2", "place": "two", "present": APPEND, "end": "y = Identity (found)"}
+USUAL |= {"queries": "q", "inputs": CACHE, "outputs": OUT}
+TURN = "keys = Transpose <perm = [0, 1, 3, 2]> (each_k) queries = Identity (q)"
+
+
+def _each(text: str) -> str:
+    """A step for keys, and for values."""
+    return " ".join(text.replace("#", x) for x in "kv") + " values = Identity (each_v) "
+
+
+def _expanded(heads: str) -> str:
+    return _each(
+        f"#_shape = Concat <axis = 0> (b1, {heads}, t1, eight) #_apart = Unsqueeze (present_#, third) "
+        "#_wide = Expand (#_apart, #_shape) #_four = Concat <axis = 0> (b1, four, t1, eight) "
+        "each_# = Reshape (#_wide, #_four)"
+    )
+
+
+CASES: dict[str, tuple[dict[str, str], tuple[str, str, str | None]]] = {
+    "each head": (
+        {"g": "4", "keys": _each("each_# = Identity (present_#)") + TURN},
+        (*WHOLE, None),
+    ),
+    "expanded": ({"keys": _expanded("pair, pair") + TURN}, (*WHOLE, "2")),
+    "one head expanded": ({"g": "1", "keys": _expanded("second, four") + TURN}, (*WHOLE, "4")),
+    "one head widened": (
+        {"g": "1", "keys": _each("each_# = Tile (present_#, all_wide)") + TURN},
+        (*WHOLE, "4"),
+    ),
+    "side by side": (
+        {
+            "keys": _each(
+                "#_apart = Unsqueeze (present_#, third) #_wide = Tile (#_apart, wide) "
+                "#_four = Concat <axis = 0> (b1, four, t1, eight) each_# = Reshape (#_wide, #_four)"
+            )
+            + TURN
+        },
+        (*WHOLE, "2"),
+    ),
+    "in turn": ({"keys": _each("each_# = Tile (present_#, doubled)") + TURN}, (*WHOLE, None)),
+    "looked up": (
+        {"keys": _each("each_# = Gather <axis = 1> (present_#, by_two)") + TURN},
+        (*WHOLE, "2"),
+    ),
+    "looked up in turn": (
+        {"keys": _each("each_# = Gather <axis = 1> (present_#, in_turn)") + TURN},
+        (*WHOLE, None),
+    ),
+    "looked up in no order": (
+        {"keys": _each("each_# = Gather <axis = 1> (present_#, odd)") + TURN},
+        (*WHOLE, None),
+    ),
+    "keys by two, values in turn": (
+        {
+            "keys": "each_k = Gather <axis = 1> (present_k, by_two) "
+            "each_v = Gather <axis = 1> (present_v, in_turn) values = Identity (each_v) " + TURN
+        },
+        (*WHOLE, None),
+    ),
+    "scaled keys": (
+        {
+            "keys": _expanded("pair, pair")
+            + "turned = Transpose <perm = [0, 1, 3, 2]> (each_k) "
+            + "keys = Mul (turned, half) queries = Mul (q, half)"
+        },
+        (*WHOLE, "2"),
+    ),
+    "a batch of one": (
+        {"b": "1", "keys": _expanded("pair, pair") + TURN},
+        (*WHOLE, "2"),
+    ),
+    "rows in their order": (
+        {
+            "inputs": "float[b, p, 2, 8] past_k, float[b, p, 2, 8] past_v, "
+            "float[b, s, 2, 8] k, float[b, s, 2, 8] v",
+            "outputs": "float[b, t, 2, 8] present_k, float[b, t, 2, 8] present_v",
+            "present": APPEND.replace("axis = 2", "axis = 1"),
+            "place": "one",
+            "keys": _each(
+                "#_heads = Transpose <perm = [0, 2, 1, 3]> (present_#) "
+                "#_shape = Concat <axis = 0> (b1, pair, pair, t1, eight) "
+                "#_apart = Unsqueeze (#_heads, third) #_wide = Expand (#_apart, #_shape) "
+                "#_four = Concat <axis = 0> (b1, four, t1, eight) each_# = Reshape (#_wide, #_four)"
+            )
+            + TURN,
+        },
+        (*ROWS, "2"),
+    ),
+    "turned keys": (
+        {
+            "inputs": "float[b, 2, 8, p] past_k, float[b, 2, p, 8] past_v, "
+            "float[b, 2, 8, s] k, float[b, 2, s, 8] v",
+            "outputs": "float[b, 2, 8, t] present_k, float[b, 2, t, 8] present_v",
+            "present": APPEND.replace("axis = 2", "axis = 3", 1),
+            "place": "three",
+            "keys": "keys = Gather <axis = 1> (present_k, by_two) queries = Identity (q) "
+            "values = Gather <axis = 1> (present_v, by_two)",
+        },
+        (*ROWS, "2"),
+    ),
+    "groups apart": (
+        {
+            "keys": "s1 = Unsqueeze (s0, first) "
+            "q_shape = Concat <axis = 0> (b1, pair, pair, s1, eight) queries = Reshape (q, q_shape) "
+            "k_apart = Unsqueeze (present_k, third) values = Unsqueeze (present_v, third) "
+            "keys = Transpose <perm = [0, 1, 2, 4, 3]> (k_apart)",
+            "end": "y = Reshape (found, sizes)",
+        },
+        (*WHOLE, "2"),
+    ),
+}
+
+
+def model(case: str) -> onnx.ModelProto:
+    """A step of a decoder with a cache."""
+    words = USUAL | CASES[case][0]
+    words |= {n: words[n].format(**words) for n in ("inputs", "outputs")}
+    proto = onnx.parser.parse_model(HEAD % words)
+    onnx.checker.check_model(proto)
+    return proto
+
+
+def check(proto: onnx.ModelProto, target: Target | None = None) -> Lowered:
+    """Lower, and compare with ONNX Runtime."""
+    lowered = run_passes(ir.serde.deserialize_model(proto), LowerOptions(target=target))
+    found = ir.serde.serialize_model(lowered.model)
+    onnx.checker.check_model(found)
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for b, s, p in SIZES:
+        known = {"b": b, "s": s, "p": p}
+        shapes = {
+            x.name: [known.get(d.dim_param, d.dim_value) for d in x.type.tensor_type.shape.dim]
+            for x in proto.graph.input
+        }
+        if b > 1 and shapes["q"][0] == 1:
+            continue
+        rng = np.random.default_rng(p)
+        feed = {n: rng.standard_normal(shape, np.float32) for n, shape in shapes.items()}
+        for got, want in zip(run_lowered(found, feed), session.run(None, feed), strict=True):
+            np.testing.assert_allclose(
+                got, np.asarray(want), rtol=1e-4, atol=1e-5, err_msg=str(known)
+            )
+    return lowered
+
+
+@pytest.fixture(name="all_pays")
+def _all_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0, least_extent=1))
+
+
+@pytest.mark.usefixtures("all_pays")
+@pytest.mark.parametrize("case", CASES)
+def test_keys_are_read_where_they_are_stored(case: str) -> None:
+    lowered = check(model(case))
+    found = [p for p in plans(lowered) if p["op"] == "attention"]
+    assert [(p["op"], p["whole"], p.get("group")) for p in found] == [CASES[case][1]]
+    names = {x.name for n in lowered.model.graph for x in n.inputs if x is not None}
+    (node,) = [n for n in lowered.model.graph if n.name and n.name.endswith("[packed attention]")]
+    if found[0].get("group") and case != "turned keys":
+        assert not [n for n in lowered.model.graph if n.op_type in ("Expand", "Tile")]
+        assert {"present_k", "present_v"} <= names
+    if found[0].get("group") and found[0]["whole"] == "1":
+        assert [x.name for x in node.inputs[1:3] if x] == ["present_k", "present_v"]
