@@ -8,7 +8,8 @@ are read, and columns of the values while these are summed:
     p = exp(p - m);    o[dv] = o * exp(m before - m) + sum over keys of p[key] * v[key, dv]
 
 Every sum is the chain of multiply-adds that `attention.py` has for a query among others, so its
-bits are the same. With `pairs` the keys are those of a list: bit 0 says which of them the query sees.
+bits are the same. With `pairs` the keys are those of a list: bit 0 says which of them the query
+sees.
 """
 
 from typing import Any

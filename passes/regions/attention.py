@@ -28,6 +28,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.expr import Shape, TensorExpr
+from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Coords, Digit, bare_dim
 from pitc.ir.nodes import attribute, input_names
 from pitc.ir.plans.ops import Attention
@@ -35,6 +36,7 @@ from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
 from pitc.passes.facts.finite import finite_if
 from pitc.passes.regions.contraction import Rows, packed_rows, read_of, to_iteration, to_operand
+from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import (
     BiasOperand,
     Form,
@@ -44,7 +46,6 @@ from pitc.passes.regions.form import (
     PackCandidate,
     Packing,
     PairsOperand,
-    WholeOperand,
     static_shape,
 )
 from pitc.passes.regions.layout import layout_of, wide
@@ -86,7 +87,7 @@ def row_coords(expr: TensorExpr, values: Rows) -> list[Coords]:
     last one first.
 
     out[b, h, q, d] = sum_k p[b, h, q, k] * v[b, h, k, d], v at (b, k)         ->   (b, q)
-    out[b, g, e, q, d] = sum_k p[b, g, e, q, k] * v[b, g, k, d], v at (b, k)   ->   (b, q) and (b, e)
+    out[b, g, e, q, d] = sum_k p[b, g, e, q, k] * v[b, g, k, d], v at (b, k)   ->   (b, q), (b, e)
     """
     read, other = read_of(expr, 0), read_of(expr, 1)
     if read is None or other is None:
@@ -260,40 +261,12 @@ def _form(
     others = [n for n in (d, dv) if not 0 < n <= longest]
     if others:
         return site.refuse(Code.NO_LOWERING, f"head size {others[0]} is not in 1..{longest}")
-    operands: list[Operand | None] = [
-        queries.operand(),
-        _operand(key),
-        _operand(values),
-        OffsetsOperand(site.context.domain, "offsets"),
-        OffsetsOperand(keys.domain, "offsets"),
-    ]
-    if scores.bias:
-        dims = [c.dim for c in (*scores.query_coords, scores.key_coords[-1])]
-        one = expr.shape[:1] == (ONE,)  # a batch of one has no digit
-        plain = dims == ([2, 3] if one else [0, 2, 3])
-        ranks = {len(graph[t.name].shape or ()) for t in scores.bias}
-        if not plain or len(heads) > 1 or len(expr.shape) != 4 or ranks != {4}:
-            return site.refuse(
-                Code.LAYOUT,
-                "a bias needs scores [batch, heads, queries, keys]",
-                scores.bias[0].name,
-            )
-        operands += [
-            BiasOperand(tuple(scores.bias)),
-            OffsetsOperand(site.context.domain, "coords"),
-        ]
-    if scores.bias or key.whole:
-        operands.append(OffsetsOperand(keys.domain, "coords"))
-    if key.whole:
-        operands.append(OffsetsOperand(keys.domain, "live"))
-    hidden = tuple(scores.hidden)
-    if hidden:
-        domains = site.context.domain, keys.domain
-        outputs = ("keys", "seen_by", "tiles", "order")
-        operands += [PairsOperand(*domains, hidden, output) for output in outputs]
+    if scores.bias and not _bias_fits(graph, expr, scores, heads):
+        text = "a bias needs scores [batch, heads, queries, keys]"
+        return site.refuse(Code.LAYOUT, text, scores.bias[0].name)
     score, weight = scores.score_steps, scores.weight_steps
     plan = Attention(
-        pairs=bool(hidden),
+        pairs=bool(scores.hidden),
         bias=bool(scores.bias),
         d=d,
         dv=dv,
@@ -314,13 +287,41 @@ def _form(
     )
     return Form(
         (site.out,),
-        tuple(operands),
+        _operands(site.context.domain, keys.domain, scores, (queries, key, values)),
         "EPContext",
         plan=plan,
         absorbs=(*scores.absorbs, node),
         rests_on=tuple(scores.rests_on),
         factors=tuple(scores.factors),
     )
+
+
+def _bias_fits(graph: Graph, expr: TensorExpr, scores: Scores, heads: Sequence[Digit]) -> bool:
+    """True where a bias can be read at places of the scores, [batch, heads, queries, keys]."""
+    dims = [c.dim for c in (*scores.query_coords, scores.key_coords[-1])]
+    one = expr.shape[:1] == (ONE,)  # a batch of one has no digit
+    plain = dims == ([2, 3] if one else [0, 2, 3])
+    ranks = {len(graph[t.name].shape or ()) for t in scores.bias}
+    return plain and len(heads) <= 1 and len(expr.shape) == 4 and ranks == {4}
+
+
+def _operands(
+    queries: Domain, keys: Domain, scores: Scores, read: tuple[Packing, Stored, Stored]
+) -> tuple[Operand, ...]:
+    """The operands of the plan, in its order."""
+    rows, key, values = read
+    operands: list[Operand] = [rows.operand(), key.operand(), values.operand()]
+    operands += [OffsetsOperand(domain, "offsets") for domain in (queries, keys)]
+    if scores.bias:
+        operands += [BiasOperand(tuple(scores.bias)), OffsetsOperand(queries, "coords")]
+    if scores.bias or key.whole:
+        operands.append(OffsetsOperand(keys, "coords"))
+    if key.whole:
+        operands.append(OffsetsOperand(keys, "live"))
+    if scores.hidden:
+        hidden, outputs = tuple(scores.hidden), ("keys", "seen_by", "tiles", "order")
+        operands += [PairsOperand(queries, keys, hidden, output) for output in outputs]
+    return tuple(operands)
 
 
 def _key_ways(keys: FormContext, expr: TensorExpr, node: ir.Node, read: Heads) -> list[Stored]:
@@ -333,16 +334,12 @@ def _key_ways(keys: FormContext, expr: TensorExpr, node: ir.Node, read: Heads) -
     return []
 
 
-def _operand(stored: Stored) -> Operand:
-    return WholeOperand(stored.name) if stored.rows is None else stored.rows.operand()
-
-
 def _key_unscaled(keys: FormContext, key: Stored) -> tuple[Stored, float]:
     """Keys without the numbers that they are multiplied by, and these."""
     if key.rows is None or key.group > 1:
         return key, key.scale
     rows, scale = _unscaled(keys, key.rows)
-    return replace(key, name=rows.name, rows=rows), scale
+    return replace(key, name=rows.name, rows=rows), scale * key.scale
 
 
 def _listed(dtypes: set[np.dtype]) -> str:

@@ -1,10 +1,10 @@
-"""Keys and values of attention where they are stored: what an operand of a contraction is a copy of.
+"""Keys and values of attention where they are stored: what an operand of a contraction copies.
 
     present [b, g, k, d] -> Unsqueeze -> Expand [b, g, n, k, d] -> Reshape [b, h, k, d]
     read there at (b, h, k, d), h = n * g      is      present at (b, h // n, k, d)
 
-Nodes that only move elements are undone by their index maps, so that a head of keys is read once for
-the n heads of queries that share it, and a cache is read as it lies.
+Nodes that only move elements are undone by their index maps, so that a head of keys is read once
+for the n heads of queries that share it, and a cache is read as it lies.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,13 @@ from pitc.ir.expr import Combine, Read
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, ZERO, Coords, Digit, Poly, digit, dim_digit, poly, substitute
 from pitc.ir.nodes import input_names
-from pitc.passes.regions.form import FormContext, Packing, static_shape
+from pitc.passes.regions.form import (
+    FormContext,
+    PackedOperand,
+    Packing,
+    WholeOperand,
+    static_shape,
+)
 from pitc.passes.regions.layout import wide
 from pitc.passes.regions.steps import LEAST, MOST
 from pitc.passes.rules.record import PackRule, operator_of
@@ -96,6 +102,10 @@ class Stored:
         """It is read as a cache lies, [batch, heads, positions, size]."""
         return self.rows is None
 
+    def operand(self) -> PackedOperand | WholeOperand:
+        """It as an operand."""
+        return WholeOperand(self.name) if self.rows is None else self.rows.operand()
+
 
 def origins(graph: Graph, name: str, index: Index, *, scaled: bool) -> Iterator[Origin]:
     """The operand of a contraction, then what it is made of, step by step.
@@ -141,9 +151,7 @@ def _repeated(graph: Graph, data: Read, look: Read, names: Sequence[str]) -> Rea
     if not many or not np.array_equal(places, np.arange(places.size) // many):
         return None
     place = digit(at, poly(many), poly(-(-places.size // many)))
-    return replace(
-        data, index=tuple(place if p is None else p for p in data.index), computed=False
-    )
+    return replace(data, index=tuple(place if p is None else p for p in data.index), computed=False)
 
 
 def _multiplied_from(graph: Graph, at: Origin) -> Origin | None:
@@ -184,13 +192,13 @@ def ways_to_read(
         rows = direct if first else _rows(context, origin, read)
         group = None if rows is None else _group_of_rows(rows, origin, read)
         if rows is not None and group is not None:
-            found.append(
-                Stored(origin.name, group, origin.scale, rows, not everywhere or rows.layout.in_order)
-            )
+            in_place = not everywhere or rows.layout.in_order
+            found.append(Stored(origin.name, group, origin.scale, rows, in_place))
         group = _group_of_cache(graph, origin, read) if everywhere else None
-        if group is not None and graph.target.reads_stored:
-            found.append(Stored(origin.name, group, origin.scale, None, True))
-    return found if graph.target.reads_stored else [s for s in found if s.group == 1]
+        if group is not None:
+            found.append(Stored(origin.name, group, origin.scale, None, moves_nothing=True))
+    taken = graph.target.reads_stored
+    return [s for s in found if taken or (s.group == 1 and not s.whole)]
 
 
 def best_ways(keys: Sequence[Stored], values: Sequence[Stored]) -> tuple[Stored, Stored] | None:
@@ -230,7 +238,8 @@ def _rows(context: FormContext, origin: Origin, read: Heads) -> Packing | None:
 def _group_of_rows(rows: Packing, origin: Origin, read: Heads) -> int | None:
     """How many heads share one of the rows' heads; None where rows are not heads, one by one."""
     rest = wide(rows.layout.rest)
-    index = [None if (p := origin.index[d.dim]) is None else digit(p, d.stride, d.extent) for d in rest]
+    places = ((d, origin.index[d.dim]) for d in rest)
+    index = [None if p is None else digit(p, d.stride, d.extent) for d, p in places]
     if read.size.extent != ONE:
         if not rest or (index.pop(), rest[-1].extent) != (_atom(read.size), read.size.extent):
             return None

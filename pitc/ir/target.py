@@ -128,8 +128,8 @@ class Target:
         skips_channels: Convolutions leave out channels; the host chooses.
         reads_relu: Kernels over a sparse left operand can read max(a, 0) for a.
         lists_pairs: Attention can leave out pairs of a query and a key.
-        reads_stored: Attention can read keys and values as a cache has them, and one head of them for
-            several heads of queries.
+        reads_stored: Attention can read keys and values as a cache has them, and one head of them
+            for several heads of queries.
         rounds_attention: Attention can round its scores and weights to steps.
         panel_width: Columns of a panel of a stored weight.
         turned_columns: Columns that a kernel over a sparse right operand computes in one call.

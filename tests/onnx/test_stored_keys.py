@@ -1,5 +1,5 @@
-"""Attention reads keys and values where they are stored: a cache as it lies, and a head of it for all
-heads of queries that share it.
+"""Attention reads keys and values where they are stored: a cache as it lies, and a head of it for
+all heads of queries that share it.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ import pytest
 
 from models.attention import StepConfig, attention_step, draw_step
 from pitc.ir import target as targets
-from pitc.ir.target import Target
+from pitc.ir.target import CUDA, Target
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
 from tests.lower_support import plans
 from tests.plan_reference import run_lowered
@@ -35,7 +35,8 @@ float low = {-1e30}, int64 window = {7}> {
     rows = Range (p0, t0, one) q_at = Unsqueeze (rows, second)
     columns = Range (zero, t0, one) k_at = Unsqueeze (columns, first)
     after = Greater (k_at, q_at) distance = Sub (q_at, k_at)
-    far = GreaterOrEqual (distance, window) hidden = Or (after, far)
+    far = GreaterOrEqual (distance, window) beside = Or (after, far)
+    %(mask)s
     bias = Where (hidden, low, none)
     %(keys)s
     raw = MatMul (queries, keys) scores = Mul (raw, scale) biased = Add (scores, bias)
@@ -47,7 +48,7 @@ CACHE += "float[{b}, {g}, s, 8] k, float[{b}, {g}, s, 8] v"
 OUT = "float[{b}, {g}, t, 8] present_k, float[{b}, {g}, t, 8] present_v"
 APPEND = "present_k = Concat <axis = 2> (past_k, k) present_v = Concat <axis = 2> (past_v, v)"
 USUAL = {"b": "b", "g": "2", "place": "two", "present": APPEND, "end": "y = Identity (found)"}
-USUAL |= {"queries": "q", "inputs": CACHE, "outputs": OUT}
+USUAL |= {"inputs": CACHE, "outputs": OUT, "mask": "hidden = Identity (beside)"}
 TURN = "keys = Transpose <perm = [0, 1, 3, 2]> (each_k) queries = Identity (q)"
 
 
@@ -58,7 +59,8 @@ def _each(text: str) -> str:
 
 def _expanded(heads: str) -> str:
     return _each(
-        f"#_shape = Concat <axis = 0> (b1, {heads}, t1, eight) #_apart = Unsqueeze (present_#, third) "
+        f"#_shape = Concat <axis = 0> (b1, {heads}, t1, eight) "
+        "#_apart = Unsqueeze (present_#, third) "
         "#_wide = Expand (#_apart, #_shape) #_four = Concat <axis = 0> (b1, four, t1, eight) "
         "each_# = Reshape (#_wide, #_four)"
     )
@@ -149,7 +151,8 @@ CASES: dict[str, tuple[dict[str, str], tuple[str, str, str | None]]] = {
     "groups apart": (
         {
             "keys": "s1 = Unsqueeze (s0, first) "
-            "q_shape = Concat <axis = 0> (b1, pair, pair, s1, eight) queries = Reshape (q, q_shape) "
+            "q_shape = Concat <axis = 0> (b1, pair, pair, s1, eight) "
+            "queries = Reshape (q, q_shape) "
             "k_apart = Unsqueeze (present_k, third) values = Unsqueeze (present_v, third) "
             "keys = Transpose <perm = [0, 1, 2, 4, 3]> (k_apart)",
             "end": "y = Reshape (found, sizes)",
@@ -159,23 +162,26 @@ CASES: dict[str, tuple[dict[str, str], tuple[str, str, str | None]]] = {
 }
 
 
-def model(case: str) -> onnx.ModelProto:
+def model(case: str, **other: str) -> onnx.ModelProto:
     """A step of a decoder with a cache."""
-    words = USUAL | CASES[case][0]
+    words = USUAL | CASES[case][0] | other
     words |= {n: words[n].format(**words) for n in ("inputs", "outputs")}
     proto = onnx.parser.parse_model(HEAD % words)
     onnx.checker.check_model(proto)
     return proto
 
 
-def check(proto: onnx.ModelProto, target: Target | None = None) -> Lowered:
+def check(
+    proto: onnx.ModelProto, target: Target | None = None, padding: str | None = None
+) -> Lowered:
     """Lower, and compare with ONNX Runtime."""
-    lowered = run_passes(ir.serde.deserialize_model(proto), LowerOptions(target=target))
+    options = LowerOptions(target=target, padding=padding)
+    lowered = run_passes(ir.serde.deserialize_model(proto), options)
     found = ir.serde.serialize_model(lowered.model)
     onnx.checker.check_model(found)
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     for b, s, p in SIZES:
-        known = {"b": b, "s": s, "p": p}
+        known = {"b": b, "s": s, "p": p, "p + s": p + s}
         shapes = {
             x.name: [known.get(d.dim_param, d.dim_value) for d in x.type.tensor_type.shape.dim]
             for x in proto.graph.input
@@ -183,7 +189,11 @@ def check(proto: onnx.ModelProto, target: Target | None = None) -> Lowered:
         if b > 1 and shapes["q"][0] == 1:
             continue
         rng = np.random.default_rng(p)
-        feed = {n: rng.standard_normal(shape, np.float32) for n, shape in shapes.items()}
+        feed: dict[str, np.ndarray] = {
+            n: rng.standard_normal(shape, np.float32) for n, shape in shapes.items()
+        }
+        if "mask" in feed:  # each query sees its own key
+            feed["mask"] = (rng.random((b, p + s)) < 0.6) | (np.arange(p + s) >= p)
         for got, want in zip(run_lowered(found, feed), session.run(None, feed), strict=True):
             np.testing.assert_allclose(
                 got, np.asarray(want), rtol=1e-4, atol=1e-5, err_msg=str(known)
@@ -209,3 +219,59 @@ def test_keys_are_read_where_they_are_stored(case: str) -> None:
         assert {"present_k", "present_v"} <= names
     if found[0].get("group") and found[0]["whole"] == "1":
         assert [x.name for x in node.inputs[1:3] if x] == ["present_k", "present_v"]
+
+
+MASKED = {
+    "inputs": f"{CACHE}, bool[b, t] mask",
+    "mask": "pads = Not (mask) of_heads = Unsqueeze (pads, second) "
+    "wide_pads = Unsqueeze (of_heads, second) hidden = Or (beside, wide_pads)",
+}
+
+
+@pytest.mark.usefixtures("all_pays")
+@pytest.mark.parametrize("padding", [None, "mask"])
+@pytest.mark.parametrize("case", ["each head", "expanded", "one head expanded", "groups apart"])
+def test_live_keys_of_a_cache_have_gaps(case: str, padding: str | None) -> None:
+    """Under a mask of padding, too, one head is read for all that share it, and none is moved."""
+    words = dict(MASKED)
+    if case == "groups apart":  # scores have five dimensions
+        words["mask"] = "pads = Not (mask) of_heads = Unsqueeze (pads, second) " + (
+            "of_groups = Unsqueeze (of_heads, second) wide_pads = Unsqueeze (of_groups, second) "
+            "hidden = Or (beside, wide_pads)"
+        )
+    proto = model(case, **words)
+    (mask,) = [x for x in proto.graph.input if x.name == "mask"]
+    mask.type.tensor_type.shape.dim[1].dim_param = "p + s"
+    lowered = check(proto, padding=padding)
+    found = [p for p in plans(lowered) if p["op"] == "attention"]
+    wanted = CASES[case][1]
+    assert [(p["op"], p["whole"], p.get("group")) for p in found] == [wanted]
+    assert found[0]["pairs"] == "1"
+    assert not [p for p in plans(lowered) if p["op"] == "pack" and p["dims"].count("r") > 1]
+
+
+@pytest.mark.parametrize(("heads", "groups"), [(8, 4), (8, 2), (8, 1)])
+def test_a_step_pays(heads: int, groups: int) -> None:
+    """With the prices of a machine, as no element of the cache is moved."""
+    config = StepConfig(16, heads, groups, 8)
+    proto = attention_step(config)
+    lowered = run_passes(ir.serde.deserialize_model(proto), LowerOptions())
+    found = ir.serde.serialize_model(lowered.model)
+    (plan,) = [p for p in plans(lowered) if p["op"] == "attention"]
+    group = None if heads == groups else str(heads // groups)
+    assert (plan["whole"], plan["pairs"], plan.get("group")) == ("1", "1", group)
+    assert not [n for n in lowered.model.graph if n.op_type in ("Expand", "Softmax", "MatMul")]
+    longer = [n for n in lowered.model.graph if "present" in str(n.outputs[0].name)]
+    assert [n.op_type for n in longer] == ["Concat"] * 2
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for b, s, p in SIZES:
+        feeds = draw_step(config, np.random.default_rng(p), b, s, p)
+        for got, want in zip(run_lowered(found, feeds), session.run(None, feeds), strict=True):
+            np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["each head", "expanded", "groups apart"])
+def test_gpus_do_not_read_caches(case: str) -> None:
+    lowered = check(model(case), replace(CUDA, flops_per_byte=0))
+    found = [p for p in plans(lowered) if p["op"] == "attention"]
+    assert all((p["whole"], p.get("group")) == ("0", None) for p in found)

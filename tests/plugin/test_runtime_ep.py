@@ -535,8 +535,7 @@ def lists_of(rng: np.random.Generator, queries: Array, keys: Array) -> dict[str,
     return {n: x.astype(np.uint32).view(np.int32) for n, x in joined.items()}
 
 
-@pytest.mark.parametrize(("bias", "pairs", "group"), [*product((0, 1), (0, 1), (1, 2))]
-)
+@pytest.mark.parametrize(("bias", "pairs", "group"), [*product((0, 1), (0, 1), (1, 2))])
 def test_attention_reads_a_cache_where_it_lies(
     load: Callable[..., Run], bias: int, pairs: int, group: int
 ) -> None:
@@ -554,8 +553,17 @@ def test_attention_reads_a_cache_where_it_lies(
         names += ["kc"] if bias or whole else []
         names += ["live"] if whole else []
         names += ["list", "by", "tiles", "order"] if pairs else []
-        flags = {"bias": bias, "pairs": pairs, "whole": whole, "no_pairs_to_mean": pairs}
-        plan = attention_plan(d, dv, heads, group=group, no_keys_to_zero=1, **flags)
+        plan = attention_plan(
+            d,
+            dv,
+            heads,
+            bias=bias,
+            no_keys_to_zero=1,
+            no_pairs_to_mean=pairs,
+            whole=whole,
+            pairs=pairs,
+            group=group,
+        )
         inputs: list[Value] = [
             (n, kinds[n], [None] * (ranks[n] - (n in "kv" and not whole))) for n in names
         ]
