@@ -110,6 +110,7 @@ def attention(
     score_steps: Steps | None = None,
     score_scale: float = 1.0,
     weight_steps: Steps | None = None,
+    score_cap: float | None = None,
 ) -> Array:
     """softmax(scale * q @ k.T + bias) @ v for one head.
 
@@ -123,6 +124,7 @@ def attention(
         score_steps: What the scaled scores are rounded to.
         score_scale: Their factor behind that.
         weight_steps: What the softmax is rounded to.
+        score_cap: What the hyperbolic tangent of the scaled scores is multiplied by.
 
     Returns:
         `[Q, DV]` f64.
@@ -132,6 +134,7 @@ def attention(
         return np.full((len(q), v.shape[1]), fill)
     with np.errstate(all="ignore"):
         s = scale * (q.astype(np.float64) @ k.astype(np.float64).T)
+        s = s if score_cap is None else np.tanh(s) * score_cap
         s = s if score_steps is None else to_steps(s, *score_steps) * score_scale
         s = s if bias is None else s + bias
         e = np.exp(s - s.max(axis=1, keepdims=True))

@@ -263,6 +263,8 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
             with np.errstate(all="ignore"):
                 x = (q[qs, h].astype(np.float64) @ k[ks, h].T.astype(np.float64)).astype(np.float32)
                 x *= np.float32(number(fields["scale"]))
+                if "score_cap" in fields:
+                    x = np.tanh(x) * np.float32(number(fields["score_cap"]))
                 if "score_step" in fields:
                     x = to_steps(x, fields, "score") * np.float32(number(fields["score_scale"]))
                 if fields["bias"] == "1":

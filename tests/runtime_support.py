@@ -140,14 +140,15 @@ def attention_plan(
     group: int | None = None,
     steps: Mapping[str, int | float] | None = None,
 ) -> Plan:
-    """A plan of attention; `steps` are the fields of what it rounds to."""
+    """A plan of attention; `steps` are the fields of what it rounds to, or of its cap."""
     steps = steps or {}
-    rounds = [name for name in ("score_step", "weight_step") if name in steps]
+    kinds = {"score_cap": "score_cap", "score_step": "score_steps", "weight_step": "weight_steps"}
+    rounds = [kind for name, kind in kinds.items() if name in steps]
     fields = dict(zip(("q_head", "k_head", "v_head"), first, strict=True))
     fields |= {} if group is None else {"group": group}
     return kernel_plan(
         "attention",
-        f"attention_d{d}_v{dv}" + ("_bias" if bias else "") + "".join(f"_{x}s" for x in rounds),
+        f"attention_d{d}_v{dv}" + ("_bias" if bias else "") + "".join(f"_{x}" for x in rounds),
         **fields,
         **steps,
         bias=bias,

@@ -6,7 +6,7 @@ are read in place, row by row, as broadcast operands, and softmax needs no horiz
 
     for each block of queries:              qt[d, lane] = scale * q
         for each block of keys:             (online softmax: no scratch grows with the keys)
-            p[key, lane] = k[key] . qt + bias;  running maximum m
+            p[key, lane] = k[key] . qt (capped: cap * tanh of it) + bias;  running maximum m
             p = exp(p - m);  running sum l
             o[dv, lane] = o * exp(m before - m) + sum over keys of v[key, dv] * p[key, lane]
         out = o / l
@@ -29,7 +29,7 @@ from pitc.codegen import tir
 from pitc.codegen.engines.cpu import DenseTile, Read
 from pitc.codegen.families.attention_query import OneQuery
 from pitc.codegen.families.attention_steps import ScoreSteps, WeightSteps, add_rounded
-from pitc.codegen.vector_math import exp
+from pitc.codegen.vector_math import exp, tanh
 from pitc.ir.target import CpuLevel
 
 KEY_BLOCK = 192
@@ -46,7 +46,7 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
 
     Args:
         symbol: Name of the kernel.
-        params: `d`, `dv`, `bias`; perhaps `pairs`, `score_steps`, `weight_steps`.
+        params: `d`, `dv`, `bias`; perhaps `pairs`, `score_cap`, `score_steps`, `weight_steps`.
         target: CPU level.
     """
     if not (1 <= params["d"] <= MAX_WIDTH and 1 <= params["dv"] <= MAX_WIDTH):
@@ -75,6 +75,7 @@ class _Kernel:
             self.order = tir.tensor("order", (tq,), "int32")
         self.out = tir.tensor("out", (tq, heads, self.dv))
         self.scale = tir.float_scalar("scale")
+        self.cap = tir.float_scalar("cap") if params.get("score_cap") else None
         self.score_steps = self.weight_steps = None
         if params.get("score_steps"):
             self.score_steps = ScoreSteps(*map(tir.float_scalar, ("lowest", "highest", "unit")))
@@ -98,6 +99,10 @@ class _Kernel:
         start = self.at["q0"]
         one = OneQuery(self, start, KEY_BLOCK, UNROLL)
         tir.either(self.at["q1"] - start == 1, one.emit, self.emit_blocks)
+
+    def capped(self, score: tir.Expr) -> tir.Expr:
+        """A vector of scores: cap * tanh(score), where there is a cap."""
+        return score if self.cap is None else tir.keep(tanh(score) * tir.splat(self.cap))
 
     def key(self, number: tir.Expr) -> tir.Expr:
         """The row of a key in K and V: it is that of the list, if there is one."""
@@ -210,6 +215,7 @@ class _QueryBlock:
             tile.multiply(tir.int64(kernel.d), UNROLL, read, rest=kernel.d % UNROLL > 0)
             for r in range(rows):
                 for g, s in enumerate(tile.row(r)):
+                    s = kernel.capped(s)
                     if kernel.score_steps is not None:
                         s = kernel.score_steps.rounded(s)
                     if kernel.bias is not None:

@@ -92,6 +92,7 @@ class OneQuery:
                     score.set(tir.fma(column, number, score.value))
 
             tir.chunks(kernel.d, square)
+            score.set(kernel.capped(score.value))
             if kernel.bias is not None:
                 score.set(score.value + self.bias_of(first, key))
             if kernel.pairs is not None:

@@ -169,30 +169,6 @@ def threshold(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
     return []
 
 
-def same_element(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
-    """A comparison of an integer with itself as a fact: where both operands are one element.
-
-    x[b, q] == x[b, k]   ->   1 where q - k >= 0 and k - q >= 0
-    """
-    order = operator_of(view).order
-    if order is None:
-        return []
-    sides = []
-    for read in expr.reads:
-        name, index = view.name(read.operand), tuple(p for p in read.index if p is not None)
-        if np.dtype(view.graph[name].dtype).kind not in "iub" or len(index) < len(read.index):
-            return []
-        sides.append(before_moves(view.graph, name, index))
-    (x, at_x, moved_x), (y, at_y, moved_y) = sides
-    if x != y:
-        return []
-    apart = [d for p, q in zip(at_x, at_y, strict=True) for d in (p - q, q - p) if p != q]
-    if not all(fits(d, -LONGEST, LONGEST) for d in apart):
-        return []
-    same = region(map(position, apart))
-    return [] if same is None else [(Region(same, moved_x | moved_y), int(order.equal))]
-
-
 def before_moves(
     graph: Graph, name: str, index: tuple[Poly, ...]
 ) -> tuple[str, tuple[Poly, ...], int]:

@@ -45,8 +45,9 @@ from pitc.ir.region import (
     region,
 )
 from pitc.passes.control.bodies import BODY, body_model, captured, states_of
-from pitc.passes.exprs.affine import comparison, diagonal, same_element, threshold
+from pitc.passes.exprs.affine import comparison, diagonal, threshold
 from pitc.passes.exprs.derive import derive
+from pitc.passes.exprs.sums import same_element
 from pitc.passes.facts.finite import (
     all_finite,
     both,

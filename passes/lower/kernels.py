@@ -33,8 +33,12 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
         case Contract():
             return _of_contract(plan, target)
         case Attention():
-            rounded = {"score_steps": plan.score_step, "weight_steps": plan.weight_step}
-            steps = {name: 1 for name, step in rounded.items() if step is not None}
+            found = {
+                "score_cap": plan.score_cap,
+                "score_steps": plan.score_step,
+                "weight_steps": plan.weight_step,
+            }
+            steps = {name: 1 for name, number in found.items() if number is not None}
             sizes: Params = {"d": plan.d, "dv": plan.dv, "bias": int(plan.bias)}
             kernels = {"attention": _request(plan, target, "attention", sizes | steps)}
             if plan.pairs:

@@ -20,7 +20,7 @@ from pitc.ir.plans.ops import Pairs
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import live_points, table
 from pitc.passes.regions.pairs import numbered_leaves, program
-from pitc.passes.regions.sight import Compared, Condition, Dead, Positions, sources
+from pitc.passes.regions.sight import Compared, Condition, Dead, Numbers, Positions, sources
 
 
 def pair_lists(
@@ -53,8 +53,8 @@ def pair_lists(
     if compared:
         lead = extents[:-2]
         for side, extent in (("query", extents[-2]), ("key", extents[-1])):
-            read = (getattr(leaf, side) for leaf in compared)
-            tables = [table(build, graph, test, (*lead, extent)) for test in read]
+            numbers = (getattr(leaf, side) for leaf in compared)
+            tables = [_table(build, graph, of_leaf, (*lead, extent)) for of_leaf in numbers]
             inputs.append(_stacked(build, tables))
     for kind in ("keys", "queries", "pairs"):
         domains = [leaf.domain for leaf in found[kind] if isinstance(leaf, Dead)]
@@ -77,6 +77,24 @@ def pair_lists(
     name = min((s for each in hidden for s in sources(each)), default="positions")
     outputs = [(output, ir.DataType.INT32, size) for output, size in dims.items()]
     return dict(zip(dims, build.kernel(plan, inputs, outputs, name), strict=True))
+
+
+def _table(build: Builder, graph: Graph, numbers: Numbers, extents: Shape) -> ir.Value:
+    """Numbers of queries or keys, int64 of these extents."""
+    total: ir.Value | None = None
+    for test, factor in numbers.terms:
+        term = table(build, graph, test, extents)
+        if factor != 1:
+            term = build.op("Mul", [term, build.constant(np.array(factor, np.int64))])
+        total = term if total is None else build.op("Add", [total, term])
+    assert total is not None
+    if numbers.constant:
+        total = build.op("Add", [total, build.constant(np.array(numbers.constant, np.int64))])
+    is_sum = len(numbers.terms) > 1 or numbers.constant or numbers.terms[0][1] != 1
+    if is_sum and numbers.dtype != np.int64:  # it wraps around as the model's does
+        narrow = build.op("Cast", [total], to=ir.DataType.from_numpy(numbers.dtype))
+        total = build.op("Cast", [narrow], to=ir.DataType.INT64)
+    return total
 
 
 def _stacked(build: Builder, values: Sequence[ir.Value]) -> ir.Value:

@@ -14,8 +14,8 @@ that the kernel can follow (`scores.py`):
 * any other added operand becomes the kernel's bias, read at the original positions;
 * pairs at which the softmax is 0 are left out, as far as tests say so (`pairs.py`);
 * a NaN guard behind the softmax becomes `nan_to_zero`, a mask behind it `no_keys_to_zero`;
-* scores, or the probabilities, that are quantised and dequantised are rounded by the kernel
-  (`steps.py`).
+* scores, or the probabilities, that are quantised and dequantised are rounded by the kernel, and
+  scores that a hyperbolic tangent caps are capped by it (`steps.py`).
 
 The skipped terms are exact zeros of the second contraction, for finite v.
 """
@@ -57,6 +57,7 @@ from pitc.passes.regions.scores import (
     rest_on_zeros,
     walk,
 )
+from pitc.passes.regions.steps import Steps
 from pitc.passes.regions.stored import Heads, Stored, best_ways, ways_to_read
 
 
@@ -244,7 +245,7 @@ def _form(
     queries, q_scale = _unscaled(site.context, queries)
     key, k_scale = _key_unscaled(keys, key)
     scale = float(scores.scale * q_scale * k_scale)
-    for factor in (scale, scores.score_scale):
+    for factor in (scale, 1.0 if scores.inner is None else scores.inner.scale):
         if not is_factor(factor):
             return site.refuse(Code.NO_LOWERING, f"scores are multiplied by {factor}", scores.name)
     static = static_shape((*site.out.layout.rest_shape, reduced.extent))
@@ -264,7 +265,8 @@ def _form(
     if scores.bias and not _bias_fits(graph, expr, scores, heads):
         text = "a bias needs scores [batch, heads, queries, keys]"
         return site.refuse(Code.LAYOUT, text, scores.bias[0].name)
-    score, weight = scores.score_steps, scores.weight_steps
+    inner, weight = scores.inner, scores.weight_steps
+    score = inner.function if inner is not None and isinstance(inner.function, Steps) else None
     plan = Attention(
         pairs=bool(scores.hidden),
         bias=bool(scores.bias),
@@ -278,8 +280,9 @@ def _form(
         no_keys_to_zero=scores.no_keys_to_zero,
         no_pairs_to_mean=scores.uniform,
         scale=scale,
+        score_cap=inner.scale if inner is not None and score is None else None,
         score_step=None if score is None else score.step,
-        score_scale=None if score is None else scores.score_scale,
+        score_scale=inner.scale if inner is not None and score is not None else None,
         score_below=None if score is None else score.below,
         score_above=None if score is None else score.above,
         weight_step=None if weight is None else weight.step,

@@ -37,10 +37,30 @@ from pitc.passes.regions.pairs import hidden_pairs, lies_in, seen_pairs
 from pitc.passes.regions.price import pair_flops
 from pitc.passes.regions.rounding import SWALLOWING, shows_rounding
 from pitc.passes.regions.sight import Condition, Sight
-from pitc.passes.regions.steps import LEAST, MOST, Steps, pair_of
+from pitc.passes.regions.steps import LEAST, MOST, Cap, Steps, pair_of
 from pitc.passes.rules.record import PackRule, operator_of
 
 ABSORBING = -3e38  # any bounded score plus this is this, in float32
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """A function of scores, with a factor in front and one behind.
+
+    Args:
+        function: Rounding to steps, or a cap.
+        scale: The factor behind it.
+        terms: How many terms of the bias are added behind it.
+    """
+
+    function: Steps | Cap
+    scale: float
+    terms: int
+
+    @property
+    def verb(self) -> str:
+        """What it does with scores, for people."""
+        return "capped" if isinstance(self.function, Cap) else "quantised"
 
 
 @dataclass(slots=True)
@@ -61,9 +81,7 @@ class Scores:
         no_keys_to_zero: Only a row without live keys has.
         spared: Every live row keeps a key, so that hidden ones have weights of 0.
         weight_steps: What the weights are rounded to, behind the softmax.
-        score_steps: What the scores are rounded to, behind a first factor, `scale`.
-        score_scale: Their factor behind that.
-        steps_at: How many terms of the bias are added behind that.
+        inner: What scores go through behind a first factor, `scale`.
         hidden: Pairs that are left out as well: `pairs` are the others, from the softmax on.
         may_be_uniform: Rows of hidden pairs alone may be left to the kernel.
         uniform: They are: all their weights are equal, for what replaced the scores was one number.
@@ -83,9 +101,7 @@ class Scores:
     no_keys_to_zero: bool = False
     spared: bool = False
     weight_steps: Steps | None = None
-    score_steps: Steps | None = None
-    score_scale: float = 1.0
-    steps_at: int = 0
+    inner: Inner | None = None
     hidden: list[Condition] = field(default_factory=list)
     may_be_uniform: bool = True
     uniform: bool = False
@@ -227,8 +243,8 @@ def _rounded(site: PackCandidate, scores: Scores, node: ir.Node) -> Refusal | No
         return site.refuse(
             Code.NO_LOWERING, f"{what} are quantised, on {graph.target.kind}", scores.name
         )
-    if (scores.score_steps if scores.softmaxed else scores.weight_steps) is not None:
-        return site.refuse(Code.NO_LOWERING, f"{what} are quantised twice", scores.name)
+    if not scores.softmaxed and scores.weight_steps is not None:
+        return site.refuse(Code.NO_LOWERING, "weights are quantised twice", scores.name)
     source = first_input(quantises)
     finite = finite_if(graph, source)
     if finite is None or not all(covers(finite, pair) for pair in scores.pairs):
@@ -236,11 +252,25 @@ def _rounded(site: PackCandidate, scores: Scores, node: ir.Node) -> Refusal | No
     scores.rests_on.append(finite)
     scores.absorbs.append(quantises)
     if scores.softmaxed:
-        scores.score_steps, scores.steps_at = steps, len(scores.bias)
-        scores.score_scale, scores.scale = scores.scale, 1.0
-    else:
-        scores.weight_steps = steps
-    scores.name = source
+        return _enter(site, scores, steps, source)
+    scores.weight_steps, scores.name = steps, source
+    return None
+
+
+def _enter(
+    site: PackCandidate, scores: Scores, function: Steps | Cap, source: str
+) -> Refusal | None:
+    """Take a function of scores into the kernel: one, whose factors are numbers."""
+    inner = Inner(function, scores.scale, len(scores.bias))
+    if scores.inner is not None:
+        text = f"scores are {inner.verb} and then {scores.inner.verb}"
+        if inner.verb == scores.inner.verb:
+            text = f"scores are {inner.verb} twice"
+        return site.refuse(Code.NO_LOWERING, text, scores.name)
+    if scores.factors:
+        text = f"scores are {inner.verb} and then scaled by '{scores.factors[0].name}'"
+        return site.refuse(Code.NO_LOWERING, text, scores.factors[0].name)
+    scores.inner, scores.scale, scores.name = inner, 1.0, source
     return None
 
 
@@ -343,10 +373,9 @@ def _check_bias(site: PackCandidate, scores: Scores) -> Refusal | None:
         return site.refuse(
             Code.LAYOUT, "a bias is added to scores of other dimensions", scores.name
         )
-    if scores.score_steps is not None and len(scores.bias) > scores.steps_at:
-        return site.refuse(
-            Code.NO_LOWERING, "scores are quantised together with a bias", scores.bias[-1].name
-        )
+    if scores.inner is not None and len(scores.bias) > scores.inner.terms:
+        text = f"scores are {scores.inner.verb} together with a bias"
+        return site.refuse(Code.NO_LOWERING, text, scores.bias[-1].name)
     replaced = any(t.low is not None and t.low != -inf for t in scores.bias)
     if replaced and len(scores.bias) > 1:
         return site.refuse(
@@ -425,6 +454,11 @@ def _elementwise(
         return site.refuse(
             Code.NO_LOWERING, f"{node.op_type} between softmax and contraction", scores.name
         )
+    if operator.caps:
+        if not graph.target.rounds_attention:
+            text = f"scores are capped, on {graph.target.kind}"
+            return site.refuse(Code.NO_LOWERING, text, scores.name)
+        return _enter(site, scores, Cap(), names[0])
     return _arithmetic(site, scores, node, names, known)
 
 
@@ -508,8 +542,9 @@ def _arithmetic(
 
 def _is_size_factor(site: PackCandidate, scores: Scores, name: str) -> bool:
     """True for a number that is computed of sizes, and moderate for all."""
-    graph, sound = site.context.graph, scores.score_steps is None
-    found = size_bounds(graph, name) if sound else None
+    graph = site.context.graph
+    # Queries are scaled by such factors: what is rounded is so by a number that the plan has.
+    found = None if scores.inner is not None else size_bounds(graph, name)
     if found is None or not found.hold(graph[scores.name].shape or ()):
         return False
     return is_factor(found.lo) and is_factor(found.hi)

@@ -12,7 +12,7 @@ formula holds exactly where its fact's tests hold.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from pitc.ir.kernel import MOST_CONSTANT, MOST_FACTOR
 from pitc.ir.region import MAX_TESTS, Region, Test, covered, position, pull
 from pitc.ir.sizes import sizes_known
 from pitc.passes.exprs.affine import LONGEST, before_moves
+from pitc.passes.exprs.sums import Element, Sum, sum_of
 from pitc.passes.regions.domain import Domain, Table, exchange, free_digits
 from pitc.passes.regions.live_tests import can_compute
 from pitc.passes.rules import laws
@@ -49,18 +50,33 @@ class Positions:
 
 
 @dataclass(frozen=True, slots=True)
+class Numbers:
+    """A number of each query, or of each key: a sum, which wraps around as its type does.
+
+    Args:
+        terms: Places of elements, as tests that look at them, and how often each one is added.
+        constant: What is added to them.
+        dtype: The type of the sum.
+    """
+
+    terms: tuple[tuple[Test, int], ...]
+    constant: int
+    dtype: np.dtype
+
+
+@dataclass(frozen=True, slots=True)
 class Compared:
     """Holds where a number of the query is as `order` says of one of the key.
 
     Args:
         order: The comparison, query first: equal, less, or less or equal.
-        query: The place of the query's number, as a test that looks at it.
-        key: Of the key's; its last coordinate is the key's, as if keys were queries.
+        query: The query's number.
+        key: The key's; its last coordinate is the key's, as if keys were queries.
     """
 
     order: Order
-    query: Test
-    key: Test
+    query: Numbers
+    key: Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +121,7 @@ def sources(condition: Condition) -> set[str]:
     for leaf in leaves(condition):
         match leaf:
             case Compared(_, query, key):
-                found |= {query.src, key.src}
+                found |= {test.src for test, _ in (*query.terms, *key.terms)}
             case Dead(_, domain):
                 found |= domain.sources()
             case Positions():
@@ -304,22 +320,42 @@ class Sight:
             lines = [self._line(position(d)) for d in differences]
             known = [line for line in lines if line is not None]
             return joint("and", known) if len(known) == len(lines) else None
-        tests = []
-        for name, index in (left, right):
-            source, place, _ = before_moves(graph, name, index)
-            tests.append(Test(source, place, "nz", True))
-        kinds = [self._kind(t.dims()) for t in tests]
-        if kinds == ["keys", "queries"]:
-            order, tests = order.turned(), tests[::-1]
-        elif kinds != ["queries", "keys"]:
+        x, y = (
+            sum_of(graph, *side, lambda e: self._kind_of(e) == "pairs") for side in (left, right)
+        )
+        sides = self._by_side(x.plus(y, -1)) if order.less is None else (x, y)
+        numbers = self._numbers(sides[0], "queries"), self._numbers(sides[1], "keys")
+        if None in numbers:
+            order = order.turned()
+            numbers = self._numbers(sides[1], "queries"), self._numbers(sides[0], "keys")
+        query, key = numbers
+        if query is None or key is None:
             return None
-        query, key = tests
-        if self._dead("queries", [query]) is None or self._dead("keys", [key]) is None:
-            return None
-        key = self._as_query(key)
         if order.less is False:
             return negation(Compared(Order(True, not order.equal), query, key))
         return Compared(order, query, key)
+
+    def _by_side(self, difference: Sum) -> tuple[Sum, Sum]:
+        """The sides of the equation that says that a sum is 0: terms of queries, and the rest."""
+        terms = tuple((e, n) for e, n in difference.terms if self._kind_of(e) == "queries")
+        query = replace(difference, terms=terms, constant=0)
+        key = query.plus(difference, -1)
+        nothing = replace(difference, terms=(), constant=0)
+        sign = 1 if sum(n for _, n in terms) >= 0 else -1
+        return nothing.plus(query, sign), nothing.plus(key, sign)
+
+    def _numbers(self, number: Sum, kind: str) -> Numbers | None:
+        """A sum as a number of each query, or of each key; None where it is none."""
+        tests = [(Test(*element, "nz", True), n) for element, n in number.terms]
+        if not tests or any(self._kind(t.dims()) != kind for t, _ in tests):
+            return None
+        if any(self._dead(kind, [t]) is None for t, _ in tests):
+            return None
+        terms = tuple((self._as_query(t) if kind == "keys" else t, n) for t, n in tests)
+        return Numbers(terms, number.constant, number.dtype)
+
+    def _kind_of(self, element: Element) -> str:
+        return self._kind(Test(*element, "nz", True).dims())
 
 
 def _is_long(dtype: np.dtype) -> bool:

@@ -5,7 +5,7 @@ not (k - q - 1 >= 0 or not doc[q] == doc[k])   ->   q >= k and doc[q] == doc[k]
 
 from pitc.ir.index import Digit, Poly
 from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.sight import Compared, Condition, Dead, Formula, Positions
+from pitc.passes.regions.sight import Compared, Condition, Dead, Formula, Numbers, Positions
 
 PLACES = {"keys": "k", "queries": "q", "pairs": "q, k"}
 MOST = 160  # characters
@@ -35,9 +35,20 @@ def _text(condition: Condition, negated: bool, inside: str = "") -> str:
         case Compared(order, query, key):
             ordered = ("<=", ">") if order.equal else ("<", ">=")
             signs = ("==", "!=") if order.less is None else ordered
-            return f"{query.src}[q] {signs[negated]} {key.src}[k]"
+            return f"{_number(query, 'q')} {signs[negated]} {_number(key, 'k')}"
         case Dead(kind, domain):
             return _dead(domain, PLACES[kind], negated)
+
+
+def _number(numbers: Numbers, place: str) -> str:
+    """A sum: `2*x[k] - y[k] + 1`."""
+    parts = [(n, f"{test.src}[{place}]") for test, n in numbers.terms]
+    parts += [(numbers.constant, "")] if numbers.constant else []
+    texts = [
+        ("+" if n > 0 else "-", (f"{abs(n)}*{name}" if abs(n) != 1 else name) if name else abs(n))
+        for n, name in parts
+    ]
+    return " ".join(f"{sign} {text}" for sign, text in texts).removeprefix("+ ")
 
 
 def _line(line: Poly, negated: bool, places: dict[int, str]) -> str:

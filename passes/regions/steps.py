@@ -29,6 +29,14 @@ class Steps:
     above: int
 
 
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """The hyperbolic tangent, between -1 and 1: scores are capped by the factor behind it.
+
+    x' = tanh(x / cap) * cap
+    """
+
+
 def pair_of(graph: Graph, node: ir.Node) -> tuple[ir.Node, Steps] | str:
     """What a dequantising node makes of a quantised value.
 

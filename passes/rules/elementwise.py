@@ -362,7 +362,9 @@ _LIBRARY = {
     "Erf": Operator(
         function=_library(arithmetic.erf, image=_AROUND_1), finite=always, law=laws.odd
     ),
-    "Tanh": Operator(function=_library(np.tanh, image=_AROUND_1), finite=always, law=laws.odd),
+    "Tanh": Operator(
+        function=_library(np.tanh, image=_AROUND_1), finite=always, law=laws.odd, caps=True
+    ),
     "Sigmoid": Operator(
         function=_library(arithmetic.sigmoid, image=_AROUND_0),
         finite=always,

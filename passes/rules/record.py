@@ -171,6 +171,7 @@ class Operator:
         finds_nan: It tells which elements are NaN.
         chooses: Operand 0 tells whether the result is operand 1 or 2.
         converts: The result is operand 0 in another type.
+        caps: It is the hyperbolic tangent.
         quantises: It is operand 0 in steps of operand 1, counted from operand 2.
         dequantises: It is what such steps stand for.
         reads_no_element: Only the operands' sizes are looked at.
@@ -210,6 +211,7 @@ class Operator:
     finds_nan: bool = False
     chooses: bool = False
     converts: bool = False
+    caps: bool = False
     quantises: bool = False
     dequantises: bool = False
     reads_no_element: bool = False

@@ -35,8 +35,8 @@ class KernelRequest:
             `activation`, `residual` (gather_gemm, contract_*), perhaps `input_relu`, and of
             gather_gemm `bits`, `stored` and `factor`, of contract_block of a sampled product
             `stored` too; `k` (panels); `k`, `n`, `stored`, `factor` (stored_rows); `n`,
-            `activation`, `residual` (swrite_columns); `d`, `dv`, `bias`, perhaps `score_steps` and
-            `weight_steps` (attention). A GPU's kernels have no `k` and `n`, but `loose`: rows may
+            `activation`, `residual` (swrite_columns); `d`, `dv`, `bias`, perhaps `pairs`,
+            `score_cap`, `score_steps` and `weight_steps` (attention). A GPU's kernels have no `k` and `n`, but `loose`: rows may
             start anywhere. `detect` has `bits` where a contraction has told what is not 0.
         dtype: Type of the elements, or of the words that are moved (`int32`, `int8`); of a mask
             `bool`.
@@ -93,7 +93,8 @@ class KernelRequest:
                 suffix = "_res" if p["residual"] else ""
                 return f"swrite_columns_n{p['n']}_{p['activation']}{suffix}"
             case "attention":
-                found = [x for x in ("bias", "pairs", "score_steps", "weight_steps") if p.get(x)]
+                flags = ("bias", "pairs", "score_cap", "score_steps", "weight_steps")
+                found = [x for x in flags if p.get(x)]
                 return "_".join([f"attention_d{p['d']}_v{p['dv']}", *found])
         raise ValueError(f"unknown kernel family {self.family!r}")
 

@@ -130,7 +130,7 @@ class Target:
         lists_pairs: Attention can leave out pairs of a query and a key.
         reads_stored: Attention can read keys and values as a cache has them, and one head of them
             for several heads of queries.
-        rounds_attention: Attention can round its scores and weights to steps.
+        rounds_attention: Attention can round its scores and weights to steps, and cap scores.
         panel_width: Columns of a panel of a stored weight.
         turned_columns: Columns that a kernel over a sparse right operand computes in one call.
         least_extent: Extents of a contraction below it stay with ONNX Runtime.

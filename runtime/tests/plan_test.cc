@@ -187,6 +187,11 @@ void ReadsWhatAttentionRoundsTo() {
     CHECK(Contains(Error(With(scores, "score_step=0x1p-2", std::string("score_step=") + bad)),
                    "plan: expected score_step and weight_step above 0"));
   }
+  const std::string capped = std::string(kAttention) + "score_cap=-0x1.8p1\n";
+  CHECK(*attention(capped).score_cap == -3 && !plain.score_cap);
+  CHECK(Contains(Error(scores + "score_cap=0x1p0\n"),
+                 "plan: expected no score_step beside score_cap"));
+  CHECK(Contains(Error(capped, Machine::kCuda), "plan: expected no key 'score_cap' for a GPU"));
   CHECK(Contains(Error(scores, Machine::kCuda), "plan: expected no key 'score_step' for a GPU"));
   CHECK(Contains(Error(weights, Machine::kCuda), "plan: expected no key 'weight_step' for a GPU"));
 }

@@ -183,7 +183,8 @@ double Rounded(double x, double low, double high) {
 }
 
 int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_bias,
-              bool pairs = false, bool score_steps = false, bool weight_steps = false) {
+              bool pairs = false, bool score_steps = false, bool weight_steps = false,
+              bool score_cap = false) {
   Args args(raw, count);
   const Tensor *q = args.Floats(3), *k = args.Floats(3), *v = args.Floats(3);
   const Tensor* bias = has_bias ? args.Floats(1) : nullptr;
@@ -194,6 +195,7 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
   const Tensor* order = pairs ? args.Int32s(1) : nullptr;
   const Tensor* out = args.Floats(3);
   const auto scale = static_cast<float>(args.Float());
+  const double cap = score_cap ? args.Float() : 0;
   const double low = score_steps ? args.Float() : 0, high = score_steps ? args.Float() : 0,
                unit = score_steps ? args.Float() : 1;
   const double step = weight_steps ? args.Float() : 1, steps = weight_steps ? args.Float() : 1;
@@ -232,6 +234,7 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
       for (int d = 0; d < size; ++d)
         score += static_cast<double>(row(q, i, hq)[d]) * row(k, key(j), hk)[d];
       score *= scale;
+      if (score_cap) score = cap * std::tanh(score);
       if (score_steps) score = Rounded(score, low, high) * unit;
       if (has_bias) {
         int64_t at = base + Data<int32_t>(q_positions)[i] * q_stride +
@@ -297,10 +300,11 @@ EXPORT const char* pitc_kernel_last_error() { return pitc::test::error_text; }
   STORED_AT(k, n, activation, false, , nk)    \
   STORED_AT(k, n, activation, true, _res, kn) \
   STORED_AT(k, n, activation, true, _res, nk)
-#define ATTENTION_OF(name, d, dv, bias, pairs)                            \
-  KERNEL(name, Attention, d, dv, bias, pairs)                             \
-  KERNEL(name##_score_steps, Attention, d, dv, bias, pairs, true)         \
-  KERNEL(name##_weight_steps, Attention, d, dv, bias, pairs, false, true) \
+#define ATTENTION_OF(name, d, dv, bias, pairs)                                \
+  KERNEL(name, Attention, d, dv, bias, pairs)                                 \
+  KERNEL(name##_score_cap, Attention, d, dv, bias, pairs, false, false, true) \
+  KERNEL(name##_score_steps, Attention, d, dv, bias, pairs, true)             \
+  KERNEL(name##_weight_steps, Attention, d, dv, bias, pairs, false, true)     \
   KERNEL(name##_score_steps_weight_steps, Attention, d, dv, bias, pairs, true, true)
 #define ATTENTION(d, dv)                                           \
   ATTENTION_OF(attention_d##d##_v##dv, d, dv, false, false)        \

@@ -20,6 +20,10 @@ REQUESTS = (
     *(KernelRequest.of("attention", d=d, dv=dv, bias=1) for d, dv in BIASED),
     *(KernelRequest.of("attention", d=d, dv=dv, bias=b, pairs=1) for (d, dv), b in LISTED),
 )
+CAPPED = tuple(
+    KernelRequest.of("attention", d=33, dv=20, bias=1, score_cap=1, **more)
+    for more in ({}, {"pairs": 1})
+)
 HEADS = 3
 CANARY = np.float32(7.25)
 
@@ -28,7 +32,7 @@ pytestmark = pytest.mark.parametrize("level", LEVELS)
 
 @pytest.fixture(name="kernels", scope="module")
 def _kernels() -> KernelLibrary:
-    return library(*REQUESTS)
+    return library(*REQUESTS, *CAPPED)
 
 
 class Case:
@@ -53,6 +57,7 @@ class Case:
         self.score_steps: reference.Steps | None = None
         self.score_scale = 1.0
         self.weight_steps: reference.Steps | None = None
+        self.cap: float | None = None
 
     def heads(self) -> tuple[Array, Array, Array]:
         """Queries, keys and values that the kernel is to read."""
@@ -76,6 +81,7 @@ class Case:
             self.score_steps,
             self.score_scale,
             self.weight_steps,
+            self.cap,
         )
 
     def order(self) -> Array:
@@ -104,7 +110,11 @@ class Case:
             positions = (p.astype(np.int32) for p in self.positions)
             extra = [guarded(x, at_end=end) for x in (self.bias, *positions)]
         symbol = f"attention_d{self.d}_v{self.dv}{'_bias' if extra else ''}"
+        symbol += "_pairs" if self.seen is not None else ""
         scale, steps = float(self.scale), list[float]()
+        if self.cap is not None:
+            steps = [self.cap]
+            symbol += "_score_cap"
         if self.score_steps is not None:
             step, below, above = self.score_steps
             scale, steps = scale / step, [float(-below), float(above), step * self.score_scale]
@@ -115,7 +125,6 @@ class Case:
         heads = (self.hq, self.hk, self.hv, self.ho)
         tail = self.strides if extra else ()
         bounds = [0, *cuts, self.queries]
-        symbol += "_pairs" if self.seen is not None else ""
         for a, b in itertools.pairwise(bounds):
             first, last, lists = self.k0, self.k0 + self.keys, list[Array]()
             if self.seen is not None:
@@ -319,6 +328,25 @@ def test_large_scores(kernels: KernelLibrary, level: str) -> None:
     got, want = case.run(kernels), case.expected()
     # Scores up to 150 carry an error of about 1e-5, which is the relative error of a weight.
     assert np.abs(got - want).max() <= 1e-4
+
+
+@pytest.mark.parametrize("cap", [50.0, -0.5, 0.0])
+def test_capped_scores(kernels: KernelLibrary, level: str, cap: float) -> None:
+    """Of one query and of many, with a bias, listed or not; scores are far beyond the cap, too."""
+    rng = np.random.default_rng(9)
+    for queries, keys, share in ((1, 1, None), (1, 200, None), (35, 230, None), (31, 230, 0.4)):
+        case = Case((33, 20), level, queries, keys)
+        case.scale, case.cap = np.float32(0.8 / 33**0.5), cap
+        case.q[case.q0, case.hq] *= 40
+        case.bias, case.strides = normal(rng, len(case.q) * len(case.k)), (0, len(case.k), 1)
+        if share is not None:
+            case.seen = rng.random((queries, keys)) < share
+            case.seen[:, 0] = True
+        got = case.run(kernels)
+        assert np.abs(got - case.expected()).max() <= 2e-5
+        if share is None:
+            singles = tuple(range(1, queries))
+            assert np.array_equal(bits(case.run(kernels, singles)), bits(got))
 
 
 @pytest.mark.parametrize(("widths", "biased"), LISTED, ids=str)

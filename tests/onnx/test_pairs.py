@@ -19,6 +19,7 @@ from tests.plan_reference import run_lowered
 HEAD = """<ir_version: 9, opset_import: ["": 18]> g (float[b, s, 8] x%(more)s)
 => (float[b, s, 8] y) <int64[4] split = {0, 0, 4, 2}, int64[3] join = {0, 0, 8},
 int64 zero_i = {0}, int64 one_i = {1}, int64[1] first = {0}, int64[1] second = {1},
+int32 three_i = {3},
 int64[2] firsts = {0, 1}, int64 wide = {%(window)d}, int64 fourth = {4}, int64 three = {3},
 float zero = {0},
 float low = {-3e38}, float none = {%(none)s}> {
@@ -97,6 +98,20 @@ CASES: dict[str, tuple[str, str, dict[str, str]]] = {
         before = GreaterOrEqual (q_at, k_at) seen = And (any, before) {ADD}""",
         "int64[b, s] doc, bool[b, s] live",
         {"positions": "1", "tables": "2", "keys": "1", "program": "4,5,1,6,2,1,3,0"},
+    ),
+    "this document and the third before, by distance": (
+        f"""k_doc = Unsqueeze (doc, middle_k) q_doc = Unsqueeze (doc, middle_q)
+        past = Sub (q_doc, k_doc) same = Equal (past, zero_i) third = Equal (three, past)
+        either = Or (same, third) before = GreaterOrEqual (q_at, k_at)
+        seen = And (either, before) {ADD}""",
+        "int64[b, s] doc",
+        {"positions": "1", "tables": "2", "program": "4,5,1,3,0"},
+    ),
+    "documents that add up": (
+        f"""k_doc = Unsqueeze (doc, first) q_doc = Unsqueeze (doc, second)
+        sum = Add (q_doc, k_doc) more = Add (sum, q_doc) seen = Equal (more, three_i) {SELECT}""",
+        "int32[s] doc",
+        {"tables": "1", "program": "3"},
     ),
     "all of these, or not": (
         f"""k_doc = Unsqueeze (doc, middle_k) q_doc = Unsqueeze (doc, middle_q)
@@ -224,6 +239,11 @@ def test_hidden_pairs(case: str) -> None:
             "this document and the third before",
             "(doc[q] == doc[k] or d3[q] == doc[k] or k_sum[k] != 0) and q >= k",
         ),
+        (
+            "this document and the third before, by distance",
+            "(doc[q] == doc[k] or doc[q] == doc[k] + 3) and q >= k",
+        ),
+        ("documents that add up", "2*doc[q] == - doc[k] + 3"),
         ("pairs and a cause", "pairs[q, k] != 0 and q >= k"),
         (
             "all of these, or not",
@@ -236,6 +256,25 @@ def test_the_report_says_which_keys_are_seen(case: str, text: str) -> None:
     lowered = run_passes(ir.serde.deserialize_model(model(case)), LowerOptions(padding=None))
     (record,) = [r for r in lowered.report.nodes if r.lowering == "attention"]
     assert record.rule == f"softmax over live keys: {text}"
+
+
+@pytest.mark.parametrize(
+    "case", ["this document and the third before, by distance", "documents that add up"]
+)
+def test_equations_hold_where_sums_wrap_around(case: str) -> None:
+    proto = model(case)
+    dtype = np.int64 if "[b, s] doc" in CASES[case][1] else np.int32
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    ends = [least, least + 2, most, most - 1, least // 2, most // 2 + 1, 0, 3, -1]
+    doc = np.array([*ends, *ends[::-1]], dtype)
+    doc = doc[None] if dtype == np.int64 else doc
+    lowered = run_passes(ir.serde.deserialize_model(proto), LowerOptions(padding=None))
+    assert [p["pairs"] for p in plans(lowered) if p["op"] == "pairs"] == ["0"]
+    x = np.random.default_rng(1).normal(0, 1, (1, doc.shape[-1], 8)).astype(np.float32)
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    (want,) = session.run(None, {"x": x, "doc": doc})
+    (got,) = run_lowered(ir.serde.serialize_model(lowered.model), {"x": x, "doc": doc})
+    np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-5)
 
 
 def test_a_row_of_no_pair_is_nan_or_what_a_guard_says() -> None:

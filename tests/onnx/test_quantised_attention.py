@@ -107,6 +107,10 @@ def by(factor: float) -> Step:
     return lambda g, s: g.op("Mul", s, g.const(factor))
 
 
+def tanh(g: GraphBuilder, s: str) -> str:
+    return g.op("Tanh", s)
+
+
 def biased(g: GraphBuilder, s: str) -> str:
     return g.op("Add", s, "bias")
 
@@ -208,6 +212,9 @@ PACKED: dict[str, tuple[list[Step], Step | None, dict[str, float]]] = {
     "scores and a bias, -inf": ([SCORES, biased], None, {"bias": 1, "score_scale": 1}),
     "scores that a mask hides, -inf": ([SCORES, kept], both(guarded, WEIGHTS), {"bias": 0}),
     "masked again, -inf": ([], both(live_keys, WEIGHTS), {"no_keys_to_zero": 1}),
+    "scores that are capped": ([by(0.25), tanh, by(3)], None, {"scale": 0.25, "score_cap": 3}),
+    "a cap and a bias, -inf": ([tanh, biased], None, {"bias": 1, "score_cap": 1}),
+    "a cap, and weights": ([tanh, by(-2)], WEIGHTS, {"weight_above": 255, "score_cap": -2}),
     "both": ([SCORES, by(0.25)], WEIGHTS, {"weight_above": 255, "score_scale": 0.25}),
 }
 
@@ -250,6 +257,12 @@ def by_input(g: GraphBuilder, x: str) -> str:
     """By a step that is known when the model runs."""
     zero = g.const(0, np.uint8)
     return g.op("DequantizeLinear", g.op("QuantizeLinear", x, "scale", zero), "scale", zero)
+
+
+def by_size(g: GraphBuilder, s: str) -> str:
+    """Divided by a number that is computed of a size."""
+    size = g.op("Add", g.size("x", 1), g.const(4, np.int64))
+    return g.op("Div", s, g.op("Sqrt", g.op("Cast", size, to=TensorProto.FLOAT)))
 
 
 def twisted(g: GraphBuilder, x: str) -> str:
@@ -295,6 +308,23 @@ REFUSED: dict[str, tuple[list[Step], Step | None, Code, str]] = {
     "weights twice": (
         *([], both(WEIGHTS, Pair(0.01)), Code.NO_LOWERING),
         "weights are quantised twice",
+    ),
+    "scores that a size scales behind that, -inf": (
+        *([SCORES, by_size], None, Code.NO_LOWERING),
+        "scores are quantised and then scaled by 'sqrt_",
+    ),
+    "a bias that is capped, -inf": (
+        *([biased, tanh], None, Code.NO_LOWERING),
+        "scores are capped together with a bias",
+    ),
+    "a size behind a cap, -inf": (
+        *([tanh, by_size], None, Code.NO_LOWERING),
+        "scores are capped and then scaled by 'sqrt_",
+    ),
+    "capped twice": ([tanh, tanh], None, Code.NO_LOWERING, "scores are capped twice"),
+    "capped and rounded": (
+        *([tanh, SCORES], None, Code.NO_LOWERING),
+        "scores are capped and then quantised",
     ),
     "scores twice": ([SCORES, Pair(1.0, 9)], None, Code.NO_LOWERING, "scores are quantised twice"),
     "scores with a bias, -inf": (
@@ -344,9 +374,15 @@ def test_weights_of_a_row_without_keys_may_be_nan() -> None:
     assert agrees(model, lowered)
 
 
-@pytest.mark.parametrize("what", ["weights", "scores"])
-def test_a_gpu_refuses_them(what: str) -> None:
-    steps, after = ([SCORES], None) if what == "scores" else ([], WEIGHTS)
+@pytest.mark.parametrize(
+    ("steps", "after", "what"),
+    [
+        ([], WEIGHTS, "weights are quantised"),
+        ([SCORES], None, "scores are quantised"),
+        ([tanh], None, "scores are capped"),
+    ],
+)
+def test_a_gpu_refuses_them(steps: list[Step], after: Step | None, what: str) -> None:
     lowered = lower(attention(*steps, after=after), "cuda")
     assert "attention" not in [p["op"] for p in plans(lowered)]
-    assert (Code.NO_LOWERING, f"{what} are quantised, on cuda") in refusals(lowered)
+    assert (Code.NO_LOWERING, f"{what}, on cuda") in refusals(lowered)

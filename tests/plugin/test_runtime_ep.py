@@ -456,11 +456,12 @@ def test_attention_with_bias(load: Callable[..., Run], shape: str) -> None:
 
 SCORE_STEPS = {"score_step": 0.25, "score_below": 9, "score_above": 12, "score_scale": 0.5}
 WEIGHT_STEPS = {"weight_step": 1 / 1000, "weight_above": 255}
+CAP = {"score_cap": -2.0}
 
 
 @pytest.mark.parametrize("bias", [0, 1])
-@pytest.mark.parametrize("steps", [SCORE_STEPS, WEIGHT_STEPS, SCORE_STEPS | WEIGHT_STEPS])
-def test_attention_that_rounds(
+@pytest.mark.parametrize("steps", [SCORE_STEPS, WEIGHT_STEPS, SCORE_STEPS | WEIGHT_STEPS, CAP])
+def test_attention_that_rounds_or_caps(
     load: Callable[..., Run], steps: dict[str, int | float], bias: int
 ) -> None:
     """Scores are whole numbers times a power of two; no weight lies at half a step."""
@@ -472,6 +473,8 @@ def test_attention_that_rounds(
     run = load(make_model([pit_node("a", plan, names, ["y"])], inputs, [("y", FLOAT, [None] * 3)]))
 
     def rounded(x: Array, what: str) -> Array:
+        if f"{what}_cap" in steps:
+            return np.asarray(np.tanh(x) * steps[f"{what}_cap"])
         if f"{what}_step" not in steps:
             return x
         below, above = steps.get(f"{what}_below", 0), steps[f"{what}_above"]

@@ -391,6 +391,7 @@ class Attention(KernelPlan):
         v_head: Of values.
         group: How many heads of queries share one of keys and of values; None: each has its own.
         whole: Keys and values lie as in a cache.
+        score_cap: What tanh(scores) is multiplied by, if scores are capped.
         score_step: What scores are rounded to multiples of, if they are.
         score_scale: What the step stands for.
         score_below: How many steps they go below 0.
@@ -407,6 +408,7 @@ class Attention(KernelPlan):
             "no_pairs_to_mean": "0",
             "pairs": "0",
             "whole": "0",
+            "score_cap": "",
             "score_step": "",
             "weight_step": "",
         },
@@ -445,6 +447,7 @@ class Attention(KernelPlan):
     v_head: Annotated[int, HEAD] = 0
     group: Annotated[int | None, GROUP] = None
     whole: Annotated[bool, Flag()] = False
+    score_cap: Annotated[float | None, Real()] = None
     score_step: Annotated[float | None, Real()] = None
     score_scale: Annotated[float | None, Real()] = None
     score_below: Annotated[int | None, STEPS] = None

@@ -185,9 +185,10 @@ class Attention final : public Operation {
     call.Run(listed ? listed_ : kernel_);
   }
 
-  // Rounded scores come in steps, and leave them again.
+  // Rounded scores come in steps, and leave them; capped ones are multiplied by the cap.
   void AddScale(double scale, KernelCall* call) const {
     call->Float(plan_.score_step ? scale / *plan_.score_step : scale);
+    if (plan_.score_cap) call->Float(*plan_.score_cap);
     if (plan_.score_step) {
       call->Float(-static_cast<double>(*plan_.score_below));
       call->Float(static_cast<double>(*plan_.score_above));

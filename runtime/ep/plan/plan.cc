@@ -43,6 +43,7 @@ AttentionPlan ReadAttention(Fields& in) {
             "score_step and weight_step above 0");
   }
   Require(!p.group || p.heads % *p.group == 0, "heads in groups of the same size");
+  Require(!p.score_cap || !p.score_step, "no score_step beside score_cap");
   return p;
 }
 
