@@ -127,6 +127,8 @@ def _moved_from(graph: Graph, at: Origin) -> Origin | None:
     node, expr = graph[at.name].producer, graph[at.name].expr
     if node is None or expr is None or expr.combine is not Combine.MOVE:
         return None
+    if expr.shape != graph[at.name].shape:
+        return None
     read, names = expr.reads[0] if expr.reads else None, input_names(node)
     if read is not None and len(expr.reads) == 2 and operator_of(node).packs is PackRule.LOOK_UP:
         read = _repeated(graph, read, expr.reads[1], names)
@@ -134,9 +136,7 @@ def _moved_from(graph: Graph, at: Origin) -> Origin | None:
         return None
     if read is None or read.within or read.sizing or read.computed:
         return None
-    index = (
-        None if p is None else substitute(p, at.index, graph[at.name].shape) for p in read.index
-    )
+    index = (None if p is None else substitute(p, at.index, expr.shape) for p in read.index)
     return replace(at, name=names[read.operand], index=tuple(index))
 
 

@@ -18,7 +18,7 @@ from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
 from tests.lower_support import plans
 from tests.plan_reference import run_lowered
 
-SIZES = [*product((1, 3), (1, 2, 5), (0, 1, 63, 200))]
+SIZES = [*product((1, 3), (1, 2, 5), (0, 1, 63, 200)), (0, 1, 3), (2, 0, 5)]
 WHOLE, ROWS = ("attention", "1"), ("attention", "0")
 HEAD = """<ir_version: 10, opset_import: ["": 18]>
 step (float[%(b)s, 4, s, 8] q, %(inputs)s) => (float[%(b)s, 4, s, 8] y, %(outputs)s)
@@ -152,10 +152,10 @@ CASES: dict[str, tuple[dict[str, str], tuple[str, str, str | None]]] = {
         {
             "keys": "s1 = Unsqueeze (s0, first) "
             "q_shape = Concat <axis = 0> (b1, pair, pair, s1, eight) "
-            "queries = Reshape (q, q_shape) "
+            "queries = Reshape <allowzero = 1> (q, q_shape) "
             "k_apart = Unsqueeze (present_k, third) values = Unsqueeze (present_v, third) "
             "keys = Transpose <perm = [0, 1, 2, 4, 3]> (k_apart)",
-            "end": "y = Reshape (found, sizes)",
+            "end": "y = Reshape <allowzero = 1> (found, sizes)",
         },
         (*WHOLE, "2"),
     ),
@@ -175,7 +175,7 @@ def check(
     proto: onnx.ModelProto, target: Target | None = None, padding: str | None = None
 ) -> Lowered:
     """Lower, and compare with ONNX Runtime."""
-    options = LowerOptions(target=target, padding=padding)
+    options = LowerOptions(target=target, padding=padding, check=True)
     lowered = run_passes(ir.serde.deserialize_model(proto), options)
     found = ir.serde.serialize_model(lowered.model)
     onnx.checker.check_model(found)
@@ -275,3 +275,48 @@ def test_gpus_do_not_read_caches(case: str) -> None:
     lowered = check(model(case), replace(CUDA, flops_per_byte=0))
     found = [p for p in plans(lowered) if p["op"] == "attention"]
     assert all((p["whole"], p.get("group")) == ("0", None) for p in found)
+
+
+JOINT = """<ir_version: 10, opset_import: ["": 18]>
+layer (float[b, s, 16] x, bool[b, s] mask) => (float[b, s, 4, 8] y)
+<int64 zero = {0}, int64 one = {1}, int64[1] second = {1}, int64[1] third = {2},
+int64[4] q_split = {0, 0, 4, 8}, int64[4] k_split = {0, 0, 2, 8}, int64[3] parts = {32, 16, 16},
+int64[1] pair = {2}, int64[1] four = {4}, int64[1] eight = {8}, int64[1] first = {0},
+float scale = {0.35}, float none = {0}, float low = {-1e30}> {
+    joint = MatMul (x, w) q0, k0, v0 = Split <axis = 2> (joint, parts)
+    q4 = Reshape (q0, q_split) k4 = Reshape (k0, k_split) v4 = Reshape (v0, k_split)
+    q = Transpose <perm = [0, 2, 1, 3]> (q4) k = Transpose <perm = [0, 2, 1, 3]> (k4)
+    v = Transpose <perm = [0, 2, 1, 3]> (v4)
+    sizes = Shape (x) b1 = Gather (sizes, first) s1 = Gather (sizes, second)
+    wide = Concat <axis = 0> (b1, pair, pair, s1, eight)
+    joined = Concat <axis = 0> (b1, four, s1, eight)
+    k_apart = Unsqueeze (k, third) k_wide = Expand (k_apart, wide) keys = Reshape (k_wide, joined)
+    v_apart = Unsqueeze (v, third) v_wide = Expand (v_apart, wide)
+    values = Reshape (v_wide, joined) turned = Transpose <perm = [0, 1, 3, 2]> (keys)
+    m1 = Unsqueeze (mask, second) m2 = Unsqueeze (m1, second) bias = Where (m2, none, low)
+    raw = MatMul (q, turned) scores = Mul (raw, scale) biased = Add (scores, bias)
+    weights = Softmax <axis = -1> (biased) found = MatMul (weights, values)
+    y = Transpose <perm = [0, 2, 1, 3]> (found)
+}"""
+
+
+@pytest.mark.usefixtures("all_pays")
+def test_heads_of_a_joint_projection_are_shared() -> None:
+    """Packed rows hold four heads of queries, then two of keys and two of values."""
+    proto = onnx.parser.parse_model(JOINT)
+    rng = np.random.default_rng(4)
+    w = rng.normal(0, 0.25, (16, 64)).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    lowered = run_passes(
+        ir.serde.deserialize_model(proto), LowerOptions(padding="mask", check=True)
+    )
+    (plan,) = [p for p in plans(lowered) if p["op"] == "attention"]
+    wanted = {"q_head": "0", "k_head": "4", "v_head": "6", "group": "2", "whole": "0"}
+    assert {name: plan[name] for name in wanted} == wanted
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for b, s in ((1, 1), (3, 7), (2, 40)):
+        feed = {"x": rng.standard_normal((b, s, 16), np.float32)}
+        live = (rng.random((b, s)) < 0.6) | (np.arange(s) == 0)
+        (got,) = run_lowered(ir.serde.serialize_model(lowered.model), feed | {"mask": live})
+        (want,) = session.run(None, feed | {"mask": live})
+        np.testing.assert_allclose(got[live], np.asarray(want)[live], rtol=1e-4, atol=1e-5)
