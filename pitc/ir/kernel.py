@@ -37,7 +37,8 @@ class KernelRequest:
             `stored` too; `k` (panels); `k`, `n`, `stored`, `factor` (stored_rows); `n`,
             `activation`, `residual` (swrite_columns); `d`, `dv`, `bias`, perhaps `pairs`,
             `score_cap`, `score_steps` and `weight_steps` (attention). A GPU's kernels have no `k`
-            and `n`, but `loose`: rows may start anywhere. `detect` has `bits` where a contraction has told what is not 0.
+            and `n`, but `loose`: rows may start anywhere. `detect` has `bits` where a contraction
+            has told what is not 0.
         dtype: Type of the elements, or of the words that are moved (`int32`, `int8`); of a mask
             `bool`.
         kind: Of target: `cpu`, or `cuda`.
