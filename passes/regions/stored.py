@@ -127,7 +127,7 @@ def _moved_from(graph: Graph, at: Origin) -> Origin | None:
     node, expr = graph[at.name].producer, graph[at.name].expr
     if node is None or expr is None or expr.combine is not Combine.MOVE:
         return None
-    if expr.shape != graph[at.name].shape:
+    if expr.reduced or expr.shape != graph[at.name].shape:
         return None
     read, names = expr.reads[0] if expr.reads else None, input_names(node)
     if read is not None and len(expr.reads) == 2 and operator_of(node).packs is PackRule.LOOK_UP:
