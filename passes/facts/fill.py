@@ -64,7 +64,7 @@ from pitc.passes.facts.seeds import (
     seed_input,
     truth_values,
 )
-from pitc.passes.facts.softmax import softmax_facts
+from pitc.passes.facts.softmax import Lines, keeping, softmax_facts
 from pitc.passes.facts.terms import add_tests, bounded_term, note_terms, raw_score, scaled_score
 from pitc.passes.facts.total import filled
 from pitc.passes.facts.uses import note_uses
@@ -209,7 +209,7 @@ def _by_combine(view: NodeView, output: int, expr: TensorExpr) -> list[FillFact]
         case Combine.BIASED_PRODUCT:
             return raw_score(view, expr, finite_if(graph, view.out()))
         case Combine.REDUCE:
-            return _reduced(view, expr) + largest_score(view, expr)
+            return _reduced(view, expr) + largest_score(view, expr) + _largest(view, expr)
         case Combine.SOFTMAX:
             return softmax_facts(view, expr, row_clean(view, expr))
         case Combine.SCATTER:
@@ -402,6 +402,27 @@ def _reduced(view: NodeView, expr: TensorExpr) -> list[FillFact]:
         if r is not None:
             out.append(FillFact(r, f.constant))
     return out
+
+
+def _largest(view: NodeView, expr: TensorExpr) -> list[FillFact]:
+    """The largest of a line of known numbers: one that some member is, where none is above it.
+
+    -inf where q < k, 0 where q >= k   ->   0, by the key k = q
+    """
+    if expr.reducer is not Reducer.MAX:
+        return []
+    numbers = [f for f in known_at(view, expr.reads[0]) if is_number(f.constant)]
+    if not covered([list(f.region) for f in numbers], MAX_TESTS):
+        return []
+    most = max((f.constant for f in numbers if is_number(f.constant)), default=0)
+    lines = Lines(expr.extents, tuple(range(len(expr.shape), len(expr.extents))))
+    # Where it is all of a line, which may be empty, is said of reductions of one number.
+    parts = (f.region for f in numbers if f.constant == most and _looks_at(f.region, lines.axes))
+    return [FillFact(r, most) for r in prune(r for part in parts for r in keeping(part, lines))]
+
+
+def _looks_at(where: Region, axes: Collection[int]) -> bool:
+    return any(t.dims() & set(axes) for t in where)
 
 
 def largest_score(view: NodeView, expr: TensorExpr) -> list[FillFact]:

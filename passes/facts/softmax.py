@@ -18,6 +18,7 @@ Several tests must hold of one key together, which a region cannot say. It follo
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from math import inf, isfinite
 
 from pitc.ir.constant import (
@@ -31,7 +32,7 @@ from pitc.ir.constant import (
     is_kept,
     range_of,
 )
-from pitc.ir.expr import TensorExpr
+from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import NodeView
 from pitc.ir.index import ONE, ZERO, dim_index, nonneg
 from pitc.ir.region import (
@@ -48,6 +49,19 @@ from pitc.ir.region import (
 from pitc.passes.rules.build import inside
 
 MAX_GUARDS = 4  # the simplest ways to say that a row keeps a key
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Rows of keys.
+
+    Args:
+        extents: Of all dimensions.
+        axes: Dimensions of keys.
+    """
+
+    extents: Shape
+    axes: tuple[int, ...]
 
 
 def softmax_facts(view: NodeView, expr: TensorExpr, clean: Region | None) -> list[FillFact]:
@@ -94,7 +108,8 @@ def spared_rows(
     """
     facts = view.graph[view.name(0)].fills
     is_near = keeps or is_kept
-    guards = (g for f in facts if is_near(f.constant) for g in _keeping(f.region, expr))
+    lines = Lines(expr.shape, tuple(expr.normal))
+    guards = (g for f in facts if is_near(f.constant) for g in keeping(f.region, lines))
     return sorted(prune(guards), key=cost)[:MAX_GUARDS]
 
 
@@ -112,32 +127,32 @@ def _is_finite(c: Constant) -> bool:
     return known is not None and isfinite(known.lo) and isfinite(known.hi)
 
 
-def _keeping(kept: Region, expr: TensorExpr) -> Iterator[Region]:
-    """Regions of rows some key of which lies in a region.
+def keeping(kept: Region, lines: Lines) -> Iterator[Region]:
+    """Regions of rows some key of which lies in a region, if there is a key.
 
     [mask[d0, d1] != 0], normalised over d1   ->   [some j: mask[d0, j] != 0]
     """
-    along = [t for t in kept if t.dims() & set(expr.normal)]
+    along = [t for t in kept if t.dims() & set(lines.axes)]
     across = Region((t for t in kept if t not in along), kept.via)
     if not along:
         yield across
     for t in along:
         others = [u for u in along if u is not t]
-        every = for_all(Region(others), expr.normal)
-        spared = _some(t, expr.normal)
+        every = for_all(Region(others), lines.axes)
+        spared = _some(t, lines.axes)
         if spared is not None and every is not None and all(u.pred != "pos" for u in others):
             found = region(across | every | Region((spared,)))
             if found is not None:
                 yield found
     if along and all(t.pred == "pos" for t in along):
-        yield from _at_an_end(kept, expr)
-        yield from _at_a_bound(kept, expr)
-    yield from _own_position(kept, expr)
+        yield from _at_an_end(kept, lines)
+        yield from _at_a_bound(kept, lines)
+    yield from _own_position(kept, lines)
     small = Region(t for t in along if t.pred == "small")
-    every = for_all(small, expr.normal) if small else None
+    every = for_all(small, lines.axes) if small else None
     if every is not None:
         own = Region((t for t in kept if t not in small), kept.via)
-        guards = (region(r | every) for r in _own_position(own, expr))
+        guards = (region(r | every) for r in _own_position(own, lines))
         yield from (r for r in guards if r is not None)
 
 
@@ -146,56 +161,58 @@ def _some(t: Test, normal: Iterable[int]) -> Test | None:
     return None if t.pred == "pos" or t.alls or t.somes else for_some(t, normal)
 
 
-def _at_an_end(kept: Region, expr: TensorExpr) -> Iterator[Region]:
+def _at_an_end(kept: Region, lines: Lines) -> Iterator[Region]:
     """The first or the last key lies in the region, in every row: a sink beside the keys."""
-    if len(expr.normal) != 1 or not nonneg(expr.shape[expr.normal[0]] - 1):
+    if len(lines.axes) != 1 or not nonneg(lines.extents[lines.axes[0]] - 1):
         return
-    (axis,) = expr.normal
-    for place in (ZERO, expr.shape[axis] - 1):
-        maps = [dim_index(d, e) for d, e in enumerate(expr.shape)]
+    (axis,) = lines.axes
+    for place in (ZERO, lines.extents[axis] - 1):
+        maps = [dim_index(d, e) for d, e in enumerate(lines.extents)]
         maps[axis] = place
-        found = pull(kept, maps, expr.shape)
+        found = pull(kept, maps, lines.extents)
         if found is not None:
             yield found
 
 
-def _at_a_bound(kept: Region, expr: TensorExpr) -> Iterator[Region]:
+def _at_a_bound(kept: Region, lines: Lines) -> Iterator[Region]:
     """The last key, or the first one, that a test of positions allows lies in the region.
 
     [q - k >= 0 and k < s] of s + 1 keys, a sink behind them   ->   [], by the key k = q
     """
-    if len(expr.normal) != 1:
+    if len(lines.axes) != 1:
         return
-    (axis,) = expr.normal
-    own = dim_index(axis, expr.shape[axis])
+    (axis,) = lines.axes
+    own = dim_index(axis, lines.extents[axis])
     for t in kept:
         for place in (t.idx[0] + own, own - t.idx[0]) if t.pred == "pos" and t.dims() else ():
             if all(0 <= c.dim != axis for c in place.digits()):
-                maps = [dim_index(d, e) for d, e in enumerate(expr.shape)]
+                maps = [dim_index(d, e) for d, e in enumerate(lines.extents)]
                 maps[axis] = place
-                found = pull(kept, maps, expr.shape)
-                there = None if found is None else region(found | inside(place, expr.shape[axis]))
+                found = pull(kept, maps, lines.extents)
+                there = (
+                    None if found is None else region(found | inside(place, lines.extents[axis]))
+                )
                 if there is not None:
                     yield there
 
 
-def _own_position(kept: Region, expr: TensorExpr) -> Iterator[Region]:
+def _own_position(kept: Region, lines: Lines) -> Iterator[Region]:
     """The key at the row's own position lies in the region; there is one, as it exists as a row.
 
     Where there are more keys than rows, as behind a past, rows stand at the last places: row i of s
     at key p + i of p + s. Beside one key more, which may be a sink, they may stand at the first
     ones, too. Of any other row it would be a key as well.
     """
-    if len(expr.normal) != 1:
+    if len(lines.axes) != 1:
         return
-    (axis,) = expr.normal
-    for w, extent in enumerate(expr.shape):
-        before = expr.shape[axis] - extent
+    (axis,) = lines.axes
+    for w, extent in enumerate(lines.extents):
+        before = lines.extents[axis] - extent
         if w == axis or not nonneg(before) or (before.terms and extent == ONE):
             continue
         for first in (before, ZERO) if before == ONE else (before,):
-            maps = [dim_index(d, e) for d, e in enumerate(expr.shape)]
+            maps = [dim_index(d, e) for d, e in enumerate(lines.extents)]
             maps[axis] = dim_index(w, extent) + first
-            found = pull(kept, maps, expr.shape)
+            found = pull(kept, maps, lines.extents)
             if found is not None:
                 yield found
