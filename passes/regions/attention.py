@@ -293,7 +293,7 @@ def _form(
         _operands(site.context.domain, keys.domain, scores, (queries, key, values)),
         "EPContext",
         plan=plan,
-        absorbs=(*scores.absorbs, node),
+        absorbs=(*scores.absorbs, node, *key.nodes, *values.nodes),
         rests_on=tuple(scores.rests_on),
         factors=tuple(scores.factors),
     )

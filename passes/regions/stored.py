@@ -13,6 +13,7 @@ from itertools import product
 from math import prod
 
 import numpy as np
+import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Read
 from pitc.ir.graph import Graph
@@ -40,11 +41,13 @@ class Origin:
         name: The value.
         index: Its index over the axes of the contraction.
         scale: What its elements are multiplied by.
+        nodes: What makes the operand of it.
     """
 
     name: str
     index: Index
     scale: float = 1.0
+    nodes: tuple[ir.Node, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ class Stored:
         scale: What its elements are multiplied by.
         rows: Its rows; None: it is read whole, as a cache lies.
         moves_nothing: No element is moved for that.
+        nodes: What makes the operand of it.
     """
 
     name: str
@@ -96,6 +100,7 @@ class Stored:
     scale: float
     rows: Packing | None
     moves_nothing: bool
+    nodes: tuple[ir.Node, ...]
 
     @property
     def whole(self) -> bool:
@@ -137,7 +142,8 @@ def _moved_from(graph: Graph, at: Origin) -> Origin | None:
     if read is None or read.within or read.sizing or read.computed:
         return None
     index = (None if p is None else substitute(p, at.index, expr.shape) for p in read.index)
-    return replace(at, name=names[read.operand], index=tuple(index))
+    nodes = (*at.nodes, node)
+    return replace(at, name=names[read.operand], index=tuple(index), nodes=nodes)
 
 
 def _repeated(graph: Graph, data: Read, look: Read, names: Sequence[str]) -> Read | None:
@@ -166,7 +172,7 @@ def _multiplied_from(graph: Graph, at: Origin) -> Origin | None:
             if graph[names[k]].shape != graph[at.name].shape:
                 return None
             scale = at.scale * (factor if node.op_type == "Mul" else 1 / factor)
-            return replace(at, name=names[k], scale=scale)
+            return replace(at, name=names[k], scale=scale, nodes=(*at.nodes, node))
     return None
 
 
@@ -191,12 +197,13 @@ def ways_to_read(
             break
         rows = direct if first else _rows(context, origin, read)
         group = None if rows is None else _group_of_rows(rows, origin, read)
+        name, scale, nodes = origin.name, origin.scale, origin.nodes
         if rows is not None and group is not None:
             in_place = not everywhere or rows.layout.in_order
-            found.append(Stored(origin.name, group, origin.scale, rows, in_place))
+            found.append(Stored(name, group, scale, rows, in_place, nodes))
         group = _group_of_cache(graph, origin, read) if everywhere else None
         if group is not None:
-            found.append(Stored(origin.name, group, origin.scale, None, moves_nothing=True))
+            found.append(Stored(name, group, scale, None, True, nodes))
     taken = graph.target.reads_stored
     return [s for s in found if taken or (s.group == 1 and not s.whole)]
 
