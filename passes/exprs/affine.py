@@ -131,6 +131,21 @@ def diagonal(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
     return _decided(Order(None, equal=True).nonnegative(column - row - at(view)), 1)
 
 
+def zero_place(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
+    """Numbers that positions become, as a fact: 0 where they are (the distance to the own key).
+
+    Cast (k - q)   ->   0 where k - q >= 0 and q - k >= 0
+    """
+    out = view.out_dtype()
+    if not operator_of(view).converts or out is None or out.kind != "f":
+        return []
+    place = at_read(view.graph, view.name(0), expr.reads[0])
+    if place is None or not place.digits() or not fits(place, -LONGEST, LONGEST):
+        return []
+    where = region([position(place), position(-place)])
+    return [] if where is None else [(where, 0)]
+
+
 def _decided(differences: list[Poly], holds: int) -> list[tuple[Region, int]]:
     """`holds` where none of them is negative, the opposite where one is."""
     # positions are computed in 64 bits when the model runs; a difference may be one bit longer

@@ -49,9 +49,11 @@ class Sum:
         constant = self.constant + factor * other.constant
         return Sum(left, constant, self.dtype, self.moved | other.moved)
 
-    def wraps_to_zero(self) -> bool:
-        """True where the constant is 0 in the type."""
-        return self.constant % (1 << 8 * self.dtype.itemsize) == 0
+    def wrapped(self) -> int:
+        """The constant, as a number of the type."""
+        numbers = 1 << 8 * self.dtype.itemsize
+        rest = self.constant % numbers
+        return rest - numbers if self.dtype.kind == "i" and rest >= numbers // 2 else rest
 
 
 def sum_of(
@@ -86,11 +88,12 @@ def sum_of(
 
 
 def same_element(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
-    """A comparison of integers that differ by a number, where their elements are the same, as a
-    fact.
+    """A comparison of integers that are numbers, or differ by one, where their elements are the
+    same, as a fact.
 
     x[b, q] == x[b, k]       ->   1 where q - k >= 0 and k - q >= 0
-    x[b, q] - x[b, k] == 2   ->   0 there
+    x[b, q] - x[b, k] < 2    ->   1 there
+    x[b, q] + 1 == x[b, k]   ->   0 there
     """
     order = operator_of(view).order
     if order is None:
@@ -104,20 +107,24 @@ def same_element(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
     left, right = sides
     if left.dtype != right.dtype:
         return []
+    places = [_apart(left), _apart(right)]
     difference = left.plus(right, -1)
-    apart = _apart(difference)
-    if apart is None or not all(fits(d, -LONGEST, LONGEST) for d in apart):
+    if None not in places:
+        apart = [d for side in places for d in side or ()]
+        holds = order.holds(left.wrapped(), right.wrapped())
+    elif (found := _apart(difference)) is not None and (
+        order.less is None or difference.wrapped() == 0
+    ):
+        apart, holds = found, order.holds(difference.wrapped(), 0)
+    else:
         return []
-    where = region(map(position, apart))
-    is_same = difference.wraps_to_zero()
-    if where is None or not (is_same or order.less is None):
-        return []
-    return [(Region(where, difference.moved), int(is_same and order.equal))]
+    where = region(map(position, apart)) if all(fits(d, -LONGEST, LONGEST) for d in apart) else None
+    return [] if where is None else [(Region(where, difference.moved), int(holds))]
 
 
-def _apart(difference: Sum) -> list[Poly] | None:
+def _apart(total: Sum) -> list[Poly] | None:
     """What must be at least 0, so that the terms cancel: of two the places; None of others."""
-    match difference.terms:
+    match total.terms:
         case ():
             return []
         case (((x, at_x), 1), ((y, at_y), -1)) | (((x, at_x), -1), ((y, at_y), 1)) if x == y:

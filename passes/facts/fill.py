@@ -45,7 +45,7 @@ from pitc.ir.region import (
     region,
 )
 from pitc.passes.control.bodies import BODY, body_model, captured, states_of
-from pitc.passes.exprs.affine import comparison, diagonal, threshold
+from pitc.passes.exprs.affine import comparison, diagonal, threshold, zero_place
 from pitc.passes.exprs.derive import derive
 from pitc.passes.exprs.sums import same_element
 from pitc.passes.facts.finite import (
@@ -244,7 +244,8 @@ def _mapped(view: NodeView, expr: TensorExpr) -> list[FillFact]:
         facts = known_at(view, expr.reads[2])
         return [FillFact(f.region, 0) for f in facts if annihilates(f.constant)]
     add_tests(view, expr)
-    facts = _combinations(view, expr) + [FillFact(r, c) for r, c in same_element(view, expr)]
+    same = [FillFact(r, c) for r, c in (*same_element(view, expr), *zero_place(view, expr))]
+    facts = _combinations(view, expr) + same
     score = scaled_score(view, expr)
     if score is not None:
         scaled: Region | None = score.region
@@ -256,7 +257,7 @@ def _mapped(view: NodeView, expr: TensorExpr) -> list[FillFact]:
         return facts
     lengths = [FillFact(r, c) for r, c in threshold(view, expr)]
     # of a number about which too little is known, "0 < x" says all of "x > 0"
-    return lengths if lengths and not _complete(facts) else facts
+    return lengths + same if lengths and not _complete(facts) else facts
 
 
 def _combinations(view: NodeView, expr: TensorExpr) -> list[FillFact]:

@@ -53,8 +53,8 @@ def pair_lists(
     if compared:
         lead = extents[:-2]
         for side, extent in (("query", extents[-2]), ("key", extents[-1])):
-            numbers = (getattr(leaf, side) for leaf in compared)
-            tables = [_table(build, graph, of_leaf, (*lead, extent)) for of_leaf in numbers]
+            of_side = (getattr(leaf, side) for leaf in compared)
+            tables = [_table(build, graph, numbers, (*lead, extent)) for numbers in of_side]
             inputs.append(_stacked(build, tables))
     for kind in ("keys", "queries", "pairs"):
         domains = [leaf.domain for leaf in found[kind] if isinstance(leaf, Dead)]
@@ -90,8 +90,8 @@ def _table(build: Builder, graph: Graph, numbers: Numbers, extents: Shape) -> ir
     assert total is not None
     if numbers.constant:
         total = build.op("Add", [total, build.constant(np.array(numbers.constant, np.int64))])
-    is_sum = len(numbers.terms) > 1 or numbers.constant or numbers.terms[0][1] != 1
-    if is_sum and numbers.dtype != np.int64:  # it wraps around as the model's does
+    is_element = not numbers.constant and [n for _, n in numbers.terms] == [1]
+    if not is_element and numbers.dtype != np.int64:  # it wraps around as the model's does
         narrow = build.op("Cast", [total], to=ir.DataType.from_numpy(numbers.dtype))
         total = build.op("Cast", [narrow], to=ir.DataType.INT64)
     return total

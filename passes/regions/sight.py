@@ -314,16 +314,11 @@ class Sight:
         ]
         x, y = values
         if x is not None and y is not None:
-            differences = order.nonnegative(x - y)
-            if not all(fits(d, -LONGEST, LONGEST) for d in differences):
-                return None
-            lines = [self._line(position(d)) for d in differences]
-            known = [line for line in lines if line is not None]
-            return joint("and", known) if len(known) == len(lines) else None
-        x, y = (
+            return self._between_positions(order, x - y)
+        sums = [
             sum_of(graph, *side, lambda e: self._kind_of(e) == "pairs") for side in (left, right)
-        )
-        sides = self._by_side(x.plus(y, -1)) if order.less is None else (x, y)
+        ]
+        sides = self._by_side(sums[0].plus(sums[1], -1)) if order.less is None else tuple(sums)
         numbers = self._numbers(sides[0], "queries"), self._numbers(sides[1], "keys")
         if None in numbers:
             order = order.turned()
@@ -334,6 +329,15 @@ class Sight:
         if order.less is False:
             return negation(Compared(Order(True, not order.equal), query, key))
         return Compared(order, query, key)
+
+    def _between_positions(self, order: Order, difference: Poly) -> Condition | None:
+        """A comparison of two positions."""
+        differences = order.nonnegative(difference)
+        if not all(fits(d, -LONGEST, LONGEST) for d in differences):
+            return None
+        lines = [self._line(position(d)) for d in differences]
+        known = [line for line in lines if line is not None]
+        return joint("and", known) if len(known) == len(lines) else None
 
     def _by_side(self, difference: Sum) -> tuple[Sum, Sum]:
         """The sides of the equation that says that a sum is 0: terms of queries, and the rest."""

@@ -29,6 +29,12 @@ class Order:
             return [d, -d]
         return [(-d if self.less else d) - (not self.equal)]
 
+    def holds(self, x: int, y: int) -> bool:
+        """Whether it holds for two numbers."""
+        if x == y:
+            return self.equal
+        return self.less is not None and self.less == (x < y)
+
     def turned(self) -> "Order":
         """The comparison y ? x that says the same."""
         return Order(self.less if self.less is None else not self.less, self.equal)

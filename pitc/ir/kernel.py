@@ -94,8 +94,8 @@ class KernelRequest:
                 suffix = "_res" if p["residual"] else ""
                 return f"swrite_columns_n{p['n']}_{p['activation']}{suffix}"
             case "attention":
-                names = ("bias", "pairs", "score_cap", "score_steps", "weight_steps")
-                found = [x for x in names if p.get(x)]
+                kinds = ("bias", "pairs", "score_cap", "score_steps", "weight_steps")
+                found = [x for x in kinds if p.get(x)]
                 return "_".join([f"attention_d{p['d']}_v{p['dv']}", *found])
         raise ValueError(f"unknown kernel family {self.family!r}")
 

@@ -1,30 +1,18 @@
 """Which rows of a softmax keep a key: guards against brute force, and the guards that are found."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pitc.ir.expr import TensorExpr
 from pitc.ir.index import ONE, dim_index
 from pitc.ir.region import SOME, Region, Test, describe, position
 from pitc.passes.audit.points import where
-from pitc.passes.facts.softmax import _keeping
+from pitc.passes.facts.softmax import Lines, keeping
 from tests.region_worlds import SPACE, X, Y, Z, bound_digit, regions, s, shape_of, worlds
-from tests.rule_proof import Sample, analysed
 
 NAMES = {0: "b", 1: "q", 2: "k"}
 NORMAL = [(2,), (1,), (1, 2), (0,)]
-ROW = analysed(Sample("Softmax", (np.zeros((2, 3, 3), np.float32),), {"axis": 2}))["y0"].expr
-assert ROW is not None
-
-
-def softmax_over(normal: tuple[int, ...]) -> TensorExpr:
-    """The expression of a softmax over some dimensions of SPACE."""
-    assert ROW is not None
-    return replace(ROW, shape=SPACE, normal=normal)
 
 
 @settings(max_examples=400, deadline=None)
@@ -32,7 +20,7 @@ def softmax_over(normal: tuple[int, ...]) -> TensorExpr:
 def test_a_row_where_a_guard_holds_keeps_a_key(
     kept: Region, normal: tuple[int, ...], seed: int
 ) -> None:
-    guards = list(_keeping(kept, softmax_over(normal)))
+    guards = list(keeping(kept, Lines(SPACE, normal)))
     for sizes, values in worlds(seed) if guards else ():
         shape = shape_of(sizes)
         some = where(kept, shape, sizes, values).any(axis=normal, keepdims=True)
@@ -95,13 +83,13 @@ ANY, EVERY = bound_digit(SOME - 1, s), bound_digit(-1, s)
     ids=str,
 )
 def test_guards_that_are_found(kept: list[Test], guards: list[str]) -> None:
-    found = {describe(g, NAMES) for g in _keeping(Region(kept), softmax_over((2,)))}
+    found = {describe(g, NAMES) for g in keeping(Region(kept), Lines(SPACE, (2,)))}
     assert found == set(guards)
 
 
 def test_one_key_more_does_not_move_those_of_rows() -> None:
     """A sink behind them: rows stand at the first keys, not at the last ones."""
-    expr = replace(softmax_over((2,)), shape=(*SPACE[:2], s + 1))
+    lines = Lines((*SPACE[:2], s + 1), (2,))
     key = dim_index(2, s + 1)
     before = position(s - 1 - key)
     for kept, guard in [
@@ -109,18 +97,17 @@ def test_one_key_more_does_not_move_those_of_rows() -> None:
         ([position(Y - key), position(key - Y + 2), before], "everywhere"),
         ([before, nz("P", X, key)], "P[b, q] != 0"),
     ]:
-        found = {describe(g, NAMES) for g in _keeping(Region(kept), expr)}
+        found = {describe(g, NAMES) for g in keeping(Region(kept), lines)}
         assert guard in found
 
 
 def test_without_keys_there_is_no_place_of_a_row_among_them() -> None:
-    expr = softmax_over((2,))
-    assert list(_keeping(Region([MASK]), replace(expr, shape=(*SPACE[:2], ONE + 1)))) != []
-    assert [describe(g) for g in _keeping(Region([position(Y - Z)]), softmax_over((1, 2)))] == []
+    assert list(keeping(Region([MASK]), Lines((*SPACE[:2], ONE + 1), (2,)))) != []
+    assert [describe(g) for g in keeping(Region([position(Y - Z)]), Lines(SPACE, (1, 2)))] == []
 
 
 def test_without_names_nothing_is_said_of_all_keys() -> None:
     """A test has a bound dimension for each name; the one of the keys would be a further one."""
     many = nz("M", *(bound_digit(n, s) for n in range(-1, SOME, -1)), Z)
-    found = [describe(g, NAMES) for g in _keeping(Region([MASK, many]), softmax_over((2,)))]
+    found = [describe(g, NAMES) for g in keeping(Region([MASK, many]), Lines(SPACE, (2,)))]
     assert [g.count("P[b, q] != 0") for g in found] == [1]

@@ -1,5 +1,6 @@
 """Attention of the standard operator set is its function's body, and what that hides is known."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,9 +11,13 @@ import onnx_ir as ir
 import pytest
 from onnx import helper as h
 
+from pitc.ir import target as targets
 from pitc.passes.normalise import normalise
-from tests.fact_check import dead, only, proven
+from pitc.passes.pipeline import LowerOptions, run_passes
+from tests.fact_check import analysed, dead, only, proven
+from tests.fact_texts import fills_of
 from tests.fused_models import Array, random, run
+from tests.plan_reference import run_lowered
 
 B, H, S, D = 2, 4, 5, 8
 PLACES = ("q", "k", "v", "mask", "past_k", "past_v", "lengths")
@@ -124,3 +129,74 @@ def test_scores_of_what_is_hidden_are_dead(call: tuple[str, str], opset: int, ca
     # of what is hidden by its place something else may be left out
     found = {t.removeprefix("d2-d3 >= 0 and ") for t in dead(graph, only(graph, "MatMul"))}
     assert HIDDEN[call] <= found
+
+
+ROWS = "float[b, s, 32] q, float[b, s, WIDE] k, float[b, s, WIDE] v"
+LAYERS = {
+    "causal": (ROWS.replace("WIDE", "32"), "is_causal = 1, kv_num_heads = 4", "q, k, v", "q >= k"),
+    "grouped": (ROWS.replace("WIDE", "16"), "is_causal = 1, kv_num_heads = 2", "q, k, v", "q >= k"),
+    "capped": (
+        *(ROWS.replace("WIDE", "32"), "is_causal = 1, kv_num_heads = 4, softcap = 2.0"),
+        *("q, k, v", "q >= k"),
+    ),
+    "masked": (
+        *(ROWS.replace("WIDE", "32") + ", bool[b, 1, s, s] m", "kv_num_heads = 4"),
+        *("q, k, v, m", "m[q, k] != 0"),
+    ),
+    "causal, masked and capped": (
+        ROWS.replace("WIDE", "32") + ", bool[b, 1, s, s] m",
+        "is_causal = 1, kv_num_heads = 4, softcap = 0.5",
+        *("q, k, v, m", "m[q, k] != 0 and q >= k"),
+    ),
+}
+
+
+@pytest.mark.parametrize("opset", [23, 24])
+@pytest.mark.parametrize("case", LAYERS)
+def test_it_runs_by_lists(case: str, opset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of which all is masked are 0."""
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0, least_extent=1))
+    inputs, attributes, names, seen = LAYERS[case]
+    proto = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : {opset}]>
+        g ({inputs}) => (float[b, s, 32] y)
+        {{ y = Attention <q_num_heads = 4, {attributes}> ({names}) }}""")
+    lowered = run_passes(ir.from_proto(proto), LowerOptions())
+    (record,) = [r for r in lowered.report.nodes if r.lowering == "attention"]
+    assert record.rule == f"softmax over live keys: {seen}"
+    found, rng = ir.to_proto(lowered.model), np.random.default_rng(1)
+    wide = proto.graph.input[1].type.tensor_type.shape.dim[2].dim_value
+    for b, s in ((1, 1), (2, 2), (1, 33), (2, 70)):
+        fed: dict[str, Array] = {
+            "q": rng.normal(0, 2, (b, s, 32)).astype(np.float32),
+            **{x: rng.normal(0, 1, (b, s, wide)).astype(np.float32) for x in "kv"},
+        }
+        if "m" in names.split(", "):
+            fed["m"] = np.asarray(rng.random((b, 1, s, s)) < 0.4)
+        (want,), (got,) = run(proto, fed), run_lowered(found, fed)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+BESIDE = """<ir_version: 10, opset_import: ["": 21]> g (float[b, s, s] x, bool[b, s, s] flag) => (o)
+<int64 zero = {0}, int64 one = {1}, int64[1] axis = {1}, int64[1] last = {2}, float low = {-1e4},
+float nought = {0}> { sizes = Shape (x) size = Gather (sizes, one) at = Range (zero, size, one)
+q_at = Unsqueeze (at, axis) seen = GreaterOrEqual (q_at, at) later = Less (q_at, at) NODES }"""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "fact"),
+    [
+        # of a causal row the key at its place; it is there wherever a row is
+        ("v = Where (seen, nought, low) o = ReduceMax (v, axis)", "0.0 where "),
+        # of rows of flags one that is set
+        ("v = Where (flag, nought, low) o = ReduceMax (v, last)", "0.0 where some d-101: flag"),
+        ("v = Where (seen, low, nought) o = ReduceMin (v, axis)", ""),
+        # nothing is known of the others
+        ("v = Where (flag, nought, x) o = ReduceMax (v, last)", ""),
+        # the last row has no later key
+        ("v = Where (later, nought, low) o = ReduceMax (v, axis)", "0.0 where -d0+s-2 >= 0"),
+    ],
+)
+def test_the_largest_of_known_numbers(nodes: str, fact: str) -> None:
+    proto = onnx.parser.parse_model(BESIDE.replace("NODES", nodes))
+    facts = [f for f in fills_of(analysed(proto)[0], "o") if f.startswith("0.0") and "s-1" not in f]
+    assert len(facts) == bool(fact) and all(f.startswith(fact) for f in facts), facts
