@@ -228,11 +228,8 @@ MASKED = {
 }
 
 
-@pytest.mark.usefixtures("all_pays")
-@pytest.mark.parametrize("padding", [None, "mask"])
-@pytest.mark.parametrize("case", ["each head", "expanded", "one head expanded", "groups apart"])
-def test_live_keys_of_a_cache_have_gaps(case: str, padding: str | None) -> None:
-    """Under a mask of padding, too, one head is read for all that share it, and none is moved."""
+def masked(case: str) -> onnx.ModelProto:
+    """The same under a mask of padding."""
     words = dict(MASKED)
     if case == "groups apart":  # scores have five dimensions
         words["mask"] = "pads = Not (mask) of_heads = Unsqueeze (pads, second) " + (
@@ -242,6 +239,15 @@ def test_live_keys_of_a_cache_have_gaps(case: str, padding: str | None) -> None:
     proto = model(case, **words)
     (mask,) = [x for x in proto.graph.input if x.name == "mask"]
     mask.type.tensor_type.shape.dim[1].dim_param = "p + s"
+    return proto
+
+
+@pytest.mark.usefixtures("all_pays")
+@pytest.mark.parametrize("padding", [None, "mask"])
+@pytest.mark.parametrize("case", ["each head", "expanded", "one head expanded", "groups apart"])
+def test_live_keys_of_a_cache_have_gaps(case: str, padding: str | None) -> None:
+    """Under a mask of padding, too, one head is read for all that share it, and none is moved."""
+    proto = masked(case)
     lowered = check(proto, padding=padding)
     found = [p for p in plans(lowered) if p["op"] == "attention"]
     wanted = CASES[case][1]
@@ -270,11 +276,15 @@ def test_a_step_pays(heads: int, groups: int) -> None:
             np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", ["each head", "expanded", "groups apart"])
-def test_gpus_do_not_read_caches(case: str) -> None:
-    lowered = check(model(case), replace(CUDA, flops_per_byte=0))
+@pytest.mark.parametrize(
+    ("case", "takes"), [("each head", 1), ("expanded", 1), ("groups apart", 0)]
+)
+def test_gpus_do_not_read_caches(case: str, takes: int) -> None:
+    """Their kernel has as many heads of keys as of queries, in rows."""
+    options = LowerOptions(target=replace(CUDA, flops_per_byte=0, least_extent=1), padding="mask")
+    lowered = run_passes(ir.serde.deserialize_model(masked(case)), options)
     found = [p for p in plans(lowered) if p["op"] == "attention"]
-    assert all((p["whole"], p.get("group")) == ("0", None) for p in found)
+    assert [(p["whole"], p.get("group")) for p in found] == [("0", None)] * takes
 
 
 JOINT = """<ir_version: 10, opset_import: ["": 18]>
