@@ -193,7 +193,7 @@ def ways_to_read(
     for origin in origins(graph, direct.name, index, scaled=scaled):
         first = origin.name == direct.name
         shape = graph[origin.name].shape
-        if shape is None or not (first or graph.target.reads_stored):
+        if shape is None:
             break
         rows = direct if first else _rows(context, origin, read)
         group = None if rows is None else _group_of_rows(rows, origin, read)

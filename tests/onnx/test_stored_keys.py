@@ -276,17 +276,6 @@ def test_a_step_pays(heads: int, groups: int) -> None:
             np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("case", "takes"), [("each head", 1), ("expanded", 1), ("groups apart", 0)]
-)
-def test_gpus_do_not_read_caches(case: str, takes: int) -> None:
-    """Their kernel has as many heads of keys as of queries, in rows."""
-    options = LowerOptions(target=replace(CUDA, flops_per_byte=0, least_extent=1), padding="mask")
-    lowered = run_passes(ir.serde.deserialize_model(masked(case)), options)
-    found = [p for p in plans(lowered) if p["op"] == "attention"]
-    assert [(p["whole"], p.get("group")) for p in found] == [("0", None)] * takes
-
-
 JOINT = """<ir_version: 10, opset_import: ["": 18]>
 layer (float[b, s, 16] x, bool[b, s] mask) => (float[b, s, 4, 8] y)
 <int64 zero = {0}, int64 one = {1}, int64[1] second = {1}, int64[1] third = {2},
@@ -330,3 +319,14 @@ def test_heads_of_a_joint_projection_are_shared() -> None:
         (got,) = run_lowered(ir.serde.serialize_model(lowered.model), feed | {"mask": live})
         (want,) = session.run(None, feed | {"mask": live})
         np.testing.assert_allclose(got[live], np.asarray(want)[live], rtol=1e-4, atol=1e-5)
+
+
+def test_gpus_repeat_heads() -> None:
+    """Their kernel reads rows, of as many heads of keys as of queries."""
+    proto = onnx.parser.parse_model(JOINT)
+    w = np.ones((16, 64), np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    options = LowerOptions(target=replace(CUDA, flops_per_byte=0, least_extent=1), padding="mask")
+    lowered = run_passes(ir.serde.deserialize_model(proto), options)
+    (plan,) = [p for p in plans(lowered) if p["op"] == "attention"]
+    assert (plan["whole"], plan.get("group")) == ("0", None)
