@@ -126,6 +126,11 @@ def index_of(buffer: Buffer, i: Expr) -> Expr:
     return bind(T.Cast("int64", buffer[i]))
 
 
+def float_of(number: Expr) -> Expr:
+    """A whole number as a float32."""
+    return T.Cast("float32", number)
+
+
 def smaller(a: Expr, b: Expr) -> Expr:
     """The smaller of two indices."""
     return T.min(a, b)

@@ -241,18 +241,21 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
         *inputs, keys, seen_by, tiles, order = inputs  # type: ignore[assignment]
         seen = seen_pairs((keys, seen_by, tiles, order), q_offsets, k_offsets)
     heads, d, dv = (int(fields[n]) for n in ("heads", "d", "dv"))
+    group = int(fields.get("group", "1"))
+    counts = heads, heads // group, heads // group
     if fields["whole"] == "1":
-        assert all(len(x) == len(k_offsets) - 1 and x.shape[1] == heads for x in (k, v))
+        assert all(len(x) == len(k_offsets) - 1 and x.shape[1] == counts[1] for x in (k, v))
         sequence = np.repeat(np.arange(len(k)), np.diff(k_offsets))
         k_coords, live = inputs[-2:]
-        assert k.shape[2] == live.shape[1]
+        assert k.shape[2] == live.shape[-1]
         k, v = (x[sequence, :, k_coords[-1]] for x in (k, v))
     rows, first = (q, k, v), [int(fields[f"{side}_head"]) for side in "qkv"]
     split = [
-        x.reshape(x.shape[0], x[:1].size // n if x.size else at + heads, n)
-        for x, n, at in zip(rows, (d, d, dv), first, strict=True)
+        x.reshape(x.shape[0], x[:1].size // n if x.size else at + count, n)
+        for x, n, at, count in zip(rows, (d, d, dv), first, counts, strict=True)
     ]
-    q, k, v = (x[:, at : at + heads] for x, at in zip(split, first, strict=True))
+    q, k, v = (x[:, at : at + n] for x, at, n in zip(split, first, counts, strict=True))
+    k, v = (np.repeat(x, group, axis=1) for x in (k, v))
     out = np.zeros((q.shape[0], heads, dv), np.float32)
     for s in range(len(q_offsets) - 1):
         qs, ks = slice(*q_offsets[s : s + 2]), slice(*k_offsets[s : s + 2])

@@ -137,6 +137,7 @@ def attention_plan(
     no_pairs_to_mean: int = 0,
     whole: int = 0,
     pairs: int = 0,
+    group: int | None = None,
     steps: Mapping[str, int | float] | None = None,
 ) -> Plan:
     """A plan of attention; `steps` are the fields of what it rounds to, or of its cap."""
@@ -144,6 +145,7 @@ def attention_plan(
     kinds = {"score_cap": "score_cap", "score_step": "score_steps", "weight_step": "weight_steps"}
     rounds = [kind for name, kind in kinds.items() if name in steps]
     fields = dict(zip(("q_head", "k_head", "v_head"), first, strict=True))
+    fields |= {} if group is None else {"group": group}
     return kernel_plan(
         "attention",
         f"attention_d{d}_v{dv}" + ("_bias" if bias else "") + "".join(f"_{x}" for x in rounds),

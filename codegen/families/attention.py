@@ -92,8 +92,8 @@ class _Kernel:
         self.o = tir.workspace(padded_dv, lanes)
 
     def emit(self) -> None:
-        """One query by itself, or blocks of them; what is rounded or listed has blocks only."""
-        if self.score_steps or self.weight_steps or self.pairs:
+        """One query by itself, or blocks of them; what is rounded has blocks only."""
+        if self.score_steps or self.weight_steps:
             self.emit_blocks()
             return
         start = self.at["q0"]

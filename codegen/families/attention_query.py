@@ -8,7 +8,8 @@ are read, and columns of the values while these are summed:
     p = exp(p - m);    o[dv] = o * exp(m before - m) + sum over keys of p[key] * v[key, dv]
 
 Every sum is the chain of multiply-adds that `attention.py` has for a query among others, so its
-bits are the same.
+bits are the same. With `pairs` the keys are those of a list: bit 0 says which of them the query
+sees.
 """
 
 from typing import Any
@@ -26,7 +27,7 @@ class OneQuery:
 
     Args:
         kernel: The arguments, as `attention.py` has them.
-        query: Its row.
+        query: Its number: a row, or a place in the order.
         key_block: Keys per online step, a multiple of 16.
         unroll: Keys per turn of the loop over values.
     """
@@ -43,6 +44,7 @@ class OneQuery:
     def emit(self) -> None:
         """The loop over key blocks."""
         kernel, top = self.kernel, self.top
+        self.query = tir.bind(kernel.query(self.query))
         self.load_query()
         lowest = tir.splat(float("-inf"))
         top.set(lowest)
@@ -79,19 +81,22 @@ class OneQuery:
         kernel, score = self.kernel, tir.Variable()
         with tir.serial(0, (keys + tir.LANES - 1) // tir.LANES) as t:
             first = tir.bind(t * tir.LANES)
-            key = [tir.bind(k0 + tir.smaller(first + i, keys - 1)) for i in range(tir.LANES)]
+            numbers = [tir.bind(k0 + tir.smaller(first + i, keys - 1)) for i in range(tir.LANES)]
+            key = [tir.bind(kernel.key(n)) for n in numbers]
             score.set(tir.splat(0))
 
             def square(d: tir.Expr, lanes: int) -> None:
                 rows = [tir.load(kernel.k, k, kernel.at["hk"], d, lanes=lanes) for k in key]
-                for i, numbers in enumerate(tir.transpose(rows)[:lanes]):
+                for i, column in enumerate(tir.transpose(rows)[:lanes]):
                     number = tir.keep(tir.splat(self.q[d + i]))
-                    score.set(tir.fma(numbers, number, score.value))
+                    score.set(tir.fma(column, number, score.value))
 
             tir.chunks(kernel.d, square)
             score.set(kernel.capped(score.value))
             if kernel.bias is not None:
                 score.set(score.value + self.bias_of(first, key))
+            if kernel.pairs is not None:
+                score.set(self.seen(first, numbers, score.value))
             tir.store(self.p, score.value, first)
             self.top.set(tir.maximum(score.value, self.top.value))
         for distance in (1, 2, 4, 8):
@@ -107,6 +112,14 @@ class OneQuery:
             place = tir.bind(query + tir.index_of(kernel.kpos, k) * at["bias_sk"])
             tir.assign(self.p, kernel.bias[place], first + i)
         return tir.keep(tir.load(self.p, first))
+
+    def seen(self, first: tir.Expr, numbers: list[tir.Expr], score: tir.Expr) -> tir.Expr:
+        """The scores of keys of a list that the query sees, and -inf, by way of where they go."""
+        zero, lowest = tir.splat(0), tir.splat(float("-inf"))
+        for i, number in enumerate(numbers):
+            bit = tir.bind(tir.index_of(self.kernel.pairs[1], number) % 2)
+            tir.assign(self.p, tir.float_of(bit), first + i)
+        return tir.keep(tir.select(tir.keep(tir.load(self.p, first)) == zero, lowest, score))
 
     def exponentials(self, keys: tir.Expr, pivot: tir.Expr) -> None:
         """Make p = exp(p - pivot)."""
@@ -131,10 +144,12 @@ class OneQuery:
                 return tir.keep(sums * decay)
 
             def read(key: tir.Expr) -> Read:
+                row = kernel.key(k0 + key)
+
                 def value(g: int) -> tir.Expr:
                     if g == len(sizes):
                         return tir.splat(1)
-                    at = (k0 + key, kernel.at["hv"], tir.int64(dv + g * tir.LANES))
+                    at = (row, kernel.at["hv"], tir.int64(dv + g * tir.LANES))
                     return tir.load(kernel.v, *at, lanes=sizes[g])
 
                 return lambda _r: self.p[key], value

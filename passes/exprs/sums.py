@@ -149,7 +149,7 @@ def _parts(graph: Graph, name: str, index: tuple[Poly, ...]) -> list[tuple[int, 
         return []
     operator, view = operator_of(node), NodeView(graph, node)
     found = list[tuple[int, Element]]()
-    if len(expr.reads) != view.n_inputs:
+    if len(expr.reads) != view.n_inputs or expr.reduced:
         return []
     for read in expr.reads:
         places = [None if p is None else substitute(p, index, expr.extents) for p in read.index]

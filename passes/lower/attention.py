@@ -27,8 +27,12 @@ def fuse_head_splits(packed: Packed) -> None:
 def _read_in_place(packed: Packed, node: ir.Node, plan: Attention) -> None:
     build, operands = packed.build, operands_of(node)
     operands["q"], q_head = unsplit_heads(build, operands["q"], plan.d)
+    if plan.whole:
+        packed.become(node, replace(plan, q_head=q_head), operands)
+        return
+    heads = plan.heads // (plan.group or 1)
     caches = {
-        name: _cache(packed, operands[name], (plan.heads, size))
+        name: _cache(packed, operands[name], (heads, size))
         for name, size in (("k", plan.d), ("v", plan.dv))
     }
     keys, values = caches["k"], caches["v"]
@@ -47,7 +51,7 @@ def _cache(packed: Packed, rows: ir.Value, sizes: tuple[int, int]) -> ir.Value |
     """A whole value that kernels for CPUs read where it is; None where it is none."""
     pack = maker(rows, Pack)
     plan = packed_plan(pack)
-    if packed.graph.target.kind != "cpu" or pack is None or not isinstance(plan, Pack):
+    if not packed.graph.target.reads_stored or pack is None or not isinstance(plan, Pack):
         return None
     value = operands_of(pack)["x"]
     dims = dims_of(packed.graph, value)

@@ -20,6 +20,7 @@ that the kernel can follow (`scores.py`):
 The skipped terms are exact zeros of the second contraction, for finite v.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -27,6 +28,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.expr import Shape, TensorExpr
+from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Coords, Digit, bare_dim
 from pitc.ir.nodes import attribute, input_names
 from pitc.ir.plans.ops import Attention
@@ -34,6 +36,7 @@ from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
 from pitc.passes.facts.finite import finite_if
 from pitc.passes.regions.contraction import Rows, packed_rows, read_of, to_iteration, to_operand
+from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import (
     BiasOperand,
     Form,
@@ -56,6 +59,7 @@ from pitc.passes.regions.scores import (
     walk,
 )
 from pitc.passes.regions.steps import Steps
+from pitc.passes.regions.stored import Heads, Stored, best_ways, ways_to_read
 
 
 def attention(site: PackCandidate) -> Form | Refusal:
@@ -80,21 +84,23 @@ def attention(site: PackCandidate) -> Form | Refusal:
     return refusal
 
 
-def row_coords(expr: TensorExpr, values: Rows) -> Coords | None:
-    """The coordinates of a contraction's rows beside its right operand's, whose last one is reduced
-    over; None where there is not one row axis.
+def row_coords(expr: TensorExpr, values: Rows) -> list[Coords]:
+    """Coordinates that a contraction's rows may have beside its right operand's, whose last one is
+    reduced over: of several row axes all but one are heads that share one of the right operand, the
+    last one first.
 
-    out[b, h, q, d] = sum_k p[b, h, q, k] * v[b, h, k, d], v at (b, k)   ->   (b, q)
+    out[b, h, q, d] = sum_k p[b, h, q, k] * v[b, h, k, d], v at (b, k)         ->   (b, q)
+    out[b, g, e, q, d] = sum_k p[b, g, e, q, k] * v[b, g, k, d], v at (b, k)   ->   (b, q), (b, e)
     """
     read, other = read_of(expr, 0), read_of(expr, 1)
     if read is None or other is None:
-        return None
+        return []
     left, right = ({bare_dim(p) for p in r.index if p is not None} - {None} for r in (read, other))
     rows = [a for a in range(len(expr.shape)) if a in left - right]
     lead = values.coords[:-1]
-    if len(rows) != 1 or any(c.dim >= len(expr.shape) for c in lead):
-        return None
-    return (*lead, Digit(rows[0], ONE, expr.shape[rows[0]]))
+    if any(c.dim >= len(expr.shape) for c in lead):
+        return []
+    return [(*lead, Digit(a, ONE, expr.shape[a])) for a in reversed(rows)]
 
 
 def key_coords(expr: TensorExpr, shape: Shape | None) -> list[Coords]:
@@ -160,7 +166,13 @@ def _at_pairs(
         return site.refuse(
             Code.LAYOUT, "the probabilities have other heads than the output", site.input(0)
         )
-    if values.rest != rest:
+    of_values = Heads(
+        values.coords,
+        rest[:-1] if last_is_size else rest,
+        site.out.layout.rest[-1] if site.out.layout.rest else Digit(0, ONE, ONE),
+    )
+    ways = _ways(keys, site.expr, values, of_values, operand=1, scaled=False)
+    if not ways:
         return site.refuse(
             Code.LAYOUT, "the values have other heads than the output", site.input(1)
         )
@@ -171,7 +183,16 @@ def _at_pairs(
         stop = site.refuse(
             Code.NO_FACT, "0 times a value that may be infinite is not 0", site.input(1)
         )
-    return stop if stop is not None else _form(site, keys, scores, values.packing)
+    return stop if stop is not None else _form(site, keys, scores, ways)
+
+
+def _ways(
+    keys: FormContext, expr: TensorExpr, rows: Rows, read: Heads, *, operand: int, scaled: bool
+) -> list[Stored]:
+    """All ways in which an operand of a contraction may be read, whose rows are known."""
+    found = read_of(expr, operand)
+    assert found is not None
+    return ways_to_read(keys, rows.packing, found.index, read, scaled=scaled)
 
 
 def _finite_at_live_rows(context: FormContext, packing: Packing) -> bool:
@@ -199,7 +220,7 @@ def _head_digits(context: FormContext, scores: Scores) -> tuple[Digit, ...] | No
 
 
 def _form(
-    site: PackCandidate, keys: FormContext, scores: Scores, values: Packing
+    site: PackCandidate, keys: FormContext, scores: Scores, of_values: Sequence[Stored]
 ) -> Form | Refusal:
     """The PIT node, once the walk has reached the first contraction."""
     graph = site.context.graph
@@ -215,12 +236,16 @@ def _form(
         return site.refuse(Code.LAYOUT, "the scores are not a sum over one axis", scores.name)
     rest = wide((*heads, reduced))
     queries = _side(site.context, expr, node, 0, scores.query_coords, rest)
-    key = _side(keys, expr, node, 1, scores.key_coords, rest)
-    if queries is None or key is None:
+    of_keys = _key_ways(keys, expr, node, Heads(scores.key_coords, wide(heads), reduced))
+    if queries is None or not of_keys:
         text, names = "queries or keys are not packed over the same rows", input_names(node)
         return site.refuse(Code.NO_FACT, text, names[queries is not None])
+    best = best_ways(of_keys, of_values)
+    if best is None:
+        return site.refuse(Code.LAYOUT, "keys and values have different heads", scores.name)
+    key, values = best
     queries, q_scale = _unscaled(site.context, queries)
-    key, k_scale = _unscaled(keys, key)
+    key, k_scale = _key_unscaled(keys, key)
     scale = float(scores.scale * q_scale * k_scale)
     for factor in (scale, 1.0 if scores.inner is None else scores.inner.scale):
         if not is_factor(factor):
@@ -239,36 +264,11 @@ def _form(
     wrong = [n for n in (d, dv) if not 0 < n <= longest]
     if wrong:
         return site.refuse(Code.NO_LOWERING, f"head size {wrong[0]} is not in 1..{longest}")
-    operands: list[Operand | None] = [
-        queries.operand(),
-        key.operand(),
-        values.operand(),
-        OffsetsOperand(site.context.domain, "offsets"),
-        OffsetsOperand(keys.domain, "offsets"),
-    ]
-    if scores.bias:
-        dims = [c.dim for c in (*scores.query_coords, scores.key_coords[-1])]
-        one = expr.shape[:1] == (ONE,)  # a batch of one has no digit
-        plain = dims == ([2, 3] if one else [0, 2, 3])
-        ranks = {len(graph[t.name].shape or ()) for t in scores.bias}
-        if not plain or len(heads) > 1 or len(expr.shape) != 4 or ranks != {4}:
-            return site.refuse(
-                Code.LAYOUT,
-                "a bias needs scores [batch, heads, queries, keys]",
-                scores.bias[0].name,
-            )
-        operands += [
-            BiasOperand(tuple(scores.bias)),
-            OffsetsOperand(site.context.domain, "coords"),
-            OffsetsOperand(keys.domain, "coords"),
-        ]
+    if scores.bias and not _bias_fits(graph, expr, scores, heads):
+        text = "a bias needs scores [batch, heads, queries, keys]"
+        return site.refuse(Code.LAYOUT, text, scores.bias[0].name)
     hidden, lists = tuple(scores.hidden), graph.target.hides_pairs == "lists"
     tests = tests_of(hidden) if hidden and not lists else None
-    if tests is not None and not scores.bias:
-        operands += [
-            OffsetsOperand(site.context.domain, "coords"),
-            OffsetsOperand(keys.domain, "coords"),
-        ]
     inner, weight = scores.inner, scores.weight_steps
     score = inner.function if inner is not None and isinstance(inner.function, Steps) else None
     plan = Attention(
@@ -278,6 +278,8 @@ def _form(
         dv=dv,
         dtype=str(taken[0].numpy()),
         heads=prod(head_sizes),
+        group=key.group if key.group > 1 else None,
+        whole=key.whole,
         nan_to_zero=scores.nan_to_zero,
         no_keys_to_zero=scores.no_keys_to_zero,
         no_pairs_to_mean=scores.uniform,
@@ -301,18 +303,68 @@ def _form(
             query_tests=tests.queries,
             pair_tests=tests.pairs,
         )
-    domains = site.context.domain, keys.domain
-    others = list(plan.operands)[len(operands) :]
-    operands += [PairsOperand(*domains, hidden, name) for name in others]
     return Form(
         (site.out,),
-        tuple(operands),
+        _operands(plan, site.context.domain, keys.domain, scores, (queries, key, values)),
         "EPContext",
         plan=plan,
-        absorbs=(*scores.absorbs, node),
+        absorbs=(*scores.absorbs, node, *key.nodes, *values.nodes),
         rests_on=tuple(scores.rests_on),
         factors=tuple(scores.factors),
     )
+
+
+def _bias_fits(graph: Graph, expr: TensorExpr, scores: Scores, heads: Sequence[Digit]) -> bool:
+    """True where a bias can be read at places of the scores, [batch, heads, queries, keys]."""
+    dims = [c.dim for c in (*scores.query_coords, scores.key_coords[-1])]
+    one = expr.shape[:1] == (ONE,)  # a batch of one has no digit
+    plain = dims == ([2, 3] if one else [0, 2, 3])
+    ranks = {len(graph[t.name].shape or ()) for t in scores.bias}
+    return plain and len(heads) <= 1 and len(expr.shape) == 4 and ranks == {4}
+
+
+def _operands(
+    plan: Attention,
+    queries: Domain,
+    keys: Domain,
+    scores: Scores,
+    read: tuple[Packing, Stored, Stored],
+) -> tuple[Operand, ...]:
+    """The operands of the plan, in its order: what is no other one belongs to hidden pairs."""
+    rows, key, values = read
+    found: dict[str, Operand] = {
+        "q": rows.operand(),
+        "k": key.operand(),
+        "v": values.operand(),
+        "q_offsets": OffsetsOperand(queries, "offsets"),
+        "k_offsets": OffsetsOperand(keys, "offsets"),
+        "bias": BiasOperand(tuple(scores.bias)),
+        "q_coords": OffsetsOperand(queries, "coords"),
+        "k_coords": OffsetsOperand(keys, "coords"),
+        "live": OffsetsOperand(keys, "live"),
+    }
+    hidden = tuple(scores.hidden)
+    return tuple(
+        found.get(name) or PairsOperand(queries, keys, hidden, name) for name in plan.operands
+    )
+
+
+def _key_ways(keys: FormContext, expr: TensorExpr, node: ir.Node, read: Heads) -> list[Stored]:
+    """All ways in which keys may be read, by the rows of the first contraction's right operand."""
+    for rows in packed_rows(keys.packings, expr, node, 1):
+        if rows.coords == read.coords:
+            ways = _ways(keys, expr, rows, read, operand=1, scaled=True)
+            if ways:
+                return ways
+    return []
+
+
+def _key_unscaled(keys: FormContext, key: Stored) -> tuple[Stored, float]:
+    """Keys without the numbers that they are multiplied by, and these."""
+    if key.rows is None or key.group > 1:
+        return key, key.scale
+    rows, scale = _unscaled(keys, key.rows)
+    return replace(key, name=rows.name, rows=rows), scale * key.scale
 
 
 def _listed(dtypes: set[np.dtype]) -> str:

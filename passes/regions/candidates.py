@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Flag, auto
 from functools import cached_property, partial
+from itertools import chain
 
 import onnx_ir as ir
 
@@ -129,7 +130,7 @@ class Search:
         for node, expr, (_, right) in self._free_products():
             for keys in self.beside(right):
                 values = packed_rows(keys.packings, expr, node, 1)
-                for coords in filter(None, (row_coords(expr, v) for v in values)):
+                for coords in chain.from_iterable(row_coords(expr, v) for v in values):
                     found.add(first_output(node), coords)
         return [context for context, _ in found.contexts(softmax=False)]
 

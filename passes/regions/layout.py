@@ -81,6 +81,13 @@ class Layout:
                 return None
         return tuple(codes) if self.rank or "c0" in codes else None
 
+    @property
+    def in_order(self) -> bool:
+        """True where all rows lie as they are read: coordinates are the first dimensions."""
+        codes = self.dim_codes()
+        order = [c for c in codes or () if c != "0"]
+        return codes is not None and order == sorted(order)
+
 
 def layout_of(shape: Shape, coords: Coords) -> Layout | None:
     """Split a value's dimensions by its coordinates.

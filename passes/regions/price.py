@@ -259,11 +259,9 @@ def _row(graph: Graph, operand: PackedOperand | GatheredOperand) -> Shape:
 
 
 def _in_order(graph: Graph, operand: PackedOperand) -> bool:
-    """True where all rows lie as they are read: coordinates are the first dimensions."""
+    """True where all rows lie as they are read."""
     layout = layout_of(graph[operand.name].shape or (), operand.coords)
-    codes = None if layout is None else layout.dim_codes()
-    order = [c for c in codes or () if c != "0"]
-    return codes is not None and order == sorted(order)
+    return layout is not None and layout.in_order
 
 
 def _lies_apart(graph: Graph, operand: PackedOperand | GatheredOperand) -> bool:

@@ -129,6 +129,8 @@ class Target:
         reads_relu: Kernels over a sparse left operand can read max(a, 0) for a.
         hides_pairs: How attention leaves out pairs of a query and a key: by `lists` of keys that a
             node makes for it, or by `tests` that its kernel evaluates; empty: not at all.
+        reads_stored: Attention can read keys and values as a cache has them, and one head of them
+            for several heads of queries.
         rounds_attention: Attention can round its scores and weights to steps, and cap scores.
         panel_width: Columns of a panel of a stored weight.
         turned_columns: Columns that a kernel over a sparse right operand computes in one call.
@@ -162,6 +164,7 @@ class Target:
     skips_channels: bool = True
     reads_relu: bool = True
     hides_pairs: str = "lists"
+    reads_stored: bool = True
     rounds_attention: bool = True
     pads_bias: bool = False
     panel_width: int = PANEL_WIDTH
@@ -190,6 +193,7 @@ CUDA = Target(
     skips_channels=False,
     reads_relu=False,
     hides_pairs="tests",
+    reads_stored=False,
     rounds_attention=False,
     pads_bias=True,
 )

@@ -266,17 +266,23 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
   }
   const auto& a = std::get<AttentionPlan>(plan.body);
   const int64_t t = domain.Count(), sequence = domain.extents.back();
+  const int64_t shared = a.heads / a.group.value_or(1);
+  const auto keys = [&](int64_t first, int64_t size) {
+    return RandomFloats(random,
+                        a.whole ? std::vector<int64_t>{domain.Sequences(), shared, sequence, size}
+                                : std::vector<int64_t>{t, first + shared, size});
+  };
   std::vector<OrtValue> inputs{RandomFloats(random, {t, a.q_head + a.heads, a.d}),
-                               RandomFloats(random, {t, a.k_head + a.heads, a.d}),
-                               RandomFloats(random, {t, a.v_head + a.heads, a.dv}),
-                               domain.Offsets(), domain.Offsets()};
+                               keys(a.k_head, a.d), keys(a.v_head, a.dv), domain.Offsets(),
+                               domain.Offsets()};
   if (a.bias) {
     const auto one_or = [&](int64_t n) { return random.Below(2) ? n : 1; };
     inputs.push_back(RandomFloats(
         random, {one_or(domain.Sequences()), one_or(a.heads), one_or(sequence), one_or(sequence)}));
     inputs.push_back(domain.Coords());
-    inputs.push_back(domain.Coords());
   }
+  if (a.bias || a.whole) inputs.push_back(domain.Coords());
+  if (a.whole) inputs.push_back(domain.Live());
   if (a.pairs) {
     for (OrtValue& list : MakePairLists(random, domain)) inputs.push_back(std::move(list));
   }

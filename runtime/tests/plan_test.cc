@@ -88,6 +88,11 @@ void ReadsEveryOperation() {
         !a.no_keys_to_zero && !a.bias && !a.whole);
   const std::string whole = With(kAttention, "whole=0", "whole=1");
   CHECK(std::get<pitc::AttentionPlan>(ParsePlan(whole).body).whole);
+  CHECK(!a.group);
+  const std::string grouped = With(kAttention, "heads=2", "group=2\nheads=4");
+  CHECK(*std::get<pitc::AttentionPlan>(ParsePlan(grouped).body).group == 2);
+  CHECK(Contains(Error(With(grouped, "group=2", "group=3")), "heads in groups of the same size"));
+  CHECK(Contains(Error(With(grouped, "group=2", "group=1")), "group"));
   CHECK(a.scale == -0.1875);
   const auto p = std::get<pitc::MovePlan>(ParsePlan(kPack).body);
   CHECK(!p.unpack && p.word_bytes == 4 && p.dims.size() == 5 && p.dims[2].coordinate == 1);
@@ -125,6 +130,8 @@ void ReadsPlansForGpus() {
   CHECK(Error(kAttention, Machine::kCuda).empty() && Error(kPack, Machine::kCuda).empty());
   CHECK(Contains(Error(With(kAttention, "whole=0", "whole=1"), Machine::kCuda),
                  "plan: expected whole=0 for a GPU, got '1'"));
+  CHECK(Contains(Error(With(kAttention, "heads=2", "group=2\nheads=2"), Machine::kCuda),
+                 "plan: expected no key 'group' for a GPU"));
 
   CHECK(Contains(Error(kCudaGemm), "plan: expected dtype=float32 for a CPU, got 'float16'"));
   CHECK(Contains(Error(kGemm, Machine::kCuda), "plan: key 'clocks_sm_..' is missing"));

@@ -53,6 +53,7 @@ class Case:
         self.positions: tuple[Array, ...] = (np.arange(len(self.q)), np.arange(len(self.k)))
         self.strides: tuple[int, int, int] = (0, 0, 0)
         self.seen: Array | None = None  # which query sees which key
+        self.crowded = False  # lists have all keys, and say what queries of no lane see
         self.score_steps: reference.Steps | None = None
         self.score_scale = 1.0
         self.weight_steps: reference.Steps | None = None
@@ -91,9 +92,11 @@ class Case:
         """The keys that some queries see, and which of these do; other entries around them."""
         assert self.seen is not None and len(queries) <= 32
         seen = self.seen[queries]
-        keys = np.flatnonzero(seen.any(0))
+        keys = np.arange(seen.shape[1]) if self.crowded else np.flatnonzero(seen.any(0))
         numbers = np.arange(len(seen), dtype=np.uint64)[:, None]
         bits = (seen[:, keys].astype(np.uint64) << numbers).sum(0).astype(np.uint32)
+        if self.crowded:
+            bits |= np.uint32((1 << 32) - (1 << len(seen)))
         around = [np.pad(x, (3, 2)) for x in (keys + self.k0, bits.view(np.int32))]
         return around[0].astype(np.int32), around[1].astype(np.int32)
 
@@ -352,7 +355,8 @@ def test_pairs_that_are_listed(
 ) -> None:
     """Each query sees keys of its tile's list by its bit: some, one, all, or none."""
     rng = np.random.default_rng(7)
-    for queries, keys in ((1, 1), (3, 0), (7, 40), (16, 12), (17, 193), (32, 200), (31, 500)):
+    sizes = [(1, 1), (1, 40), (1, 500), (3, 0), (7, 40), (16, 12), (17, 193), (32, 200), (31, 500)]
+    for queries, keys in sizes:
         for share in (0.0, 0.05, 0.5, 1.0):
             case = Case(widths, level, queries, keys)
             case.seen = rng.random((queries, keys)) < share
@@ -360,7 +364,11 @@ def test_pairs_that_are_listed(
                 case.strides = (3, len(case.k), 1)
                 case.bias = normal(rng, 3 + len(case.q) * len(case.k))
             for case.nan_to_zero in (False, True):
-                assert close(case.run(kernels), case.expected()), (queries, keys, share)
+                wanted = case.expected()
+                assert close(case.run(kernels), wanted), (queries, keys, share)
+            case.crowded = True
+            case.k[case.k0 : case.k0 + keys][~case.seen.any(0)] = np.nan
+            assert close(case.run(kernels), wanted), (queries, keys, share)
 
 
 def test_bits_of_a_query_do_not_depend_on_its_list(kernels: KernelLibrary, level: str) -> None:
@@ -368,5 +376,5 @@ def test_bits_of_a_query_do_not_depend_on_its_list(kernels: KernelLibrary, level
     case = Case((64, 64), level, 32, 150)
     case.seen = np.random.default_rng(5).random((32, 150)) < 0.2
     whole = case.run(kernels)
-    for cuts in ((16,), (16, 24)):
+    for cuts in ((16,), (16, 24), (1, 2, 4, 5, 31)):
         assert np.array_equal(bits(case.run(kernels, cuts)), bits(whole))

@@ -16,6 +16,7 @@ from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import LowerOptions, run_passes
 from tests.fact_check import dead, only, proven
 from tests.fused_models import MICROSOFT, Array, random, run
+from tests.lower_support import plans
 from tests.plan_reference import run_lowered
 
 H, G, D = 4, 2, 16
@@ -302,3 +303,17 @@ def test_facts_of_the_parts_hold(past: int | None, step: str) -> None:
     assert {f"-d2+d3{keys.replace('+', '-')}-1 >= 0", f"d2-d3{keys}-2 >= 0"} <= dead(
         graph, only(graph, "MatMul")
     )
+
+
+@pytest.mark.parametrize("window", [{}, {"local_window_size": 7}])
+def test_a_past_is_read_as_it_lies(window: dict[str, int]) -> None:
+    """One head of it for all heads of queries that share it; nothing is repeated or turned."""
+    for batch, rows, past in ((2, 1, 20), (1, 5, 63), (3, 1, 0)):
+        proto, given = model(feeds(rows, past, batch), full=True, **window)
+        lowered = run_passes(ir.serde.deserialize_model(proto), LowerOptions())
+        (plan,) = [p for p in plans(lowered) if p["op"] == "attention"]
+        assert (plan["whole"], plan["group"], plan["pairs"]) == ("1", str(H // G), "1")
+        assert not [n for n in lowered.model.graph if n.op_type in ("Expand", "Tile", "Softmax")]
+        found = run_lowered(ir.serde.serialize_model(lowered.model), given)
+        for got, want in zip(found, run(proto, given), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

@@ -516,43 +516,83 @@ def test_attention_rows_without_a_live_key(load: Callable[..., Run]) -> None:
         assert y[2] == 0 if zero else np.isnan(y[2])
 
 
-@pytest.mark.parametrize("bias", [0, 1])
-def test_attention_reads_a_cache_where_it_lies(load: Callable[..., Run], bias: int) -> None:
-    """Keys and values [b, h, s, d]: live ones in front, behind, with gaps, none; the bits of packed
-    ones, and what is dead is not read.
-    """
-    rng, heads, d, dv, batch, length = np.random.default_rng(8), 2, 8, 3, 5, 70
-    ranks = {"q": 3, "k": 4, "v": 4, "qo": 1, "ko": 1, "bias": 4, "qc": 2, "kc": 2, "live": 2}
-    kinds = {name: INT32 if name[1:] in ("o", "c") else FLOAT for name in ranks} | {"live": BOOL}
+def lists_of(rng: np.random.Generator, queries: Array, keys: Array) -> dict[str, Array]:
+    """Lists of keys for tiles of 32 queries, some of them a run of keys, by offsets of both."""
+    entries, seen_by, tiles = list[Array](), list[Array](), list[tuple[int, int, int]]()
+    for s in range(len(queries) - 1):
+        count = int(keys[s + 1] - keys[s])
+        for at in range(int(queries[s]), int(queries[s + 1]), 32):
+            first, stop = np.sort(rng.integers(0, count + 1, 2))
+            if rng.random() < 0.5:
+                tiles.append((first, stop - first, 0))
+                continue
+            seen = np.flatnonzero(rng.random(count) < rng.choice([0.0, 0.1, 0.9]))
+            tiles.append((sum(map(len, entries)), len(seen), 1))
+            entries.append(seen)
+            lanes = (1 << min(32, int(queries[s + 1]) - at)) - 1
+            seen_by.append(rng.integers(1, 1 << 32, len(seen)) & lanes | 1)
+    order = np.arange(queries[-1])
+    found = {"list": entries, "by": seen_by, "tiles": tiles, "order": [order]}
+    joined = {n: np.concatenate([np.zeros(0, int), *x]) for n, x in found.items() if n != "tiles"}
+    joined["tiles"] = np.array(tiles, np.int64).reshape(-1, 3)
+    return {n: x.astype(np.uint32).view(np.int32) for n, x in joined.items()}
 
-    def run_of(whole: int) -> Run:
+
+@pytest.mark.parametrize(("bias", "pairs", "group"), [*product((0, 1), (0, 1), (1, 2))])
+def test_attention_reads_a_cache_where_it_lies(
+    load: Callable[..., Run], bias: int, pairs: int, group: int
+) -> None:
+    """Keys and values [b, h, s, d]: live ones in front, behind, with gaps, none; the bits of packed
+    ones of as many heads as the queries have, and what is dead is not read.
+    """
+    rng, heads, d, dv, batch, length = np.random.default_rng(8), 4, 8, 3, 5, 70
+    ranks = {"q": 3, "k": 4, "v": 4, "qo": 1, "ko": 1, "bias": 4, "qc": 2, "kc": 2, "live": 2}
+    ranks |= {"list": 1, "by": 1, "tiles": 2, "order": 1}
+    kinds = {name: INT32 for name in ranks}
+    kinds |= dict.fromkeys(("q", "k", "v", "bias"), FLOAT) | {"live": BOOL}
+
+    def run_of(whole: int, group: int | None) -> Run:
         names = ["q", "k", "v", "qo", "ko", *(["bias", "qc"] if bias else [])]
         names += ["kc"] if bias or whole else []
         names += ["live"] if whole else []
-        plan = attention_plan(d, dv, heads, bias=bias, no_keys_to_zero=1, whole=whole)
+        names += ["list", "by", "tiles", "order"] if pairs else []
+        plan = attention_plan(
+            d,
+            dv,
+            heads,
+            bias=bias,
+            no_keys_to_zero=1,
+            no_pairs_to_mean=pairs,
+            whole=whole,
+            pairs=pairs,
+            group=group,
+        )
         inputs: list[Value] = [
             (n, kinds[n], [None] * (ranks[n] - (n in "kv" and not whole))) for n in names
         ]
         run = load(make_model([pit_node("a", plan, names, ["y"])], inputs, [("y", FLOAT, None)]))
         return lambda **feeds: run(**{n: feeds[n] for n in names})
 
-    packed, whole = run_of(0), run_of(1)
+    shared = group if group > 1 else None
+    repeated, packed, whole = run_of(0, None), run_of(0, shared), run_of(1, shared)
     place = np.arange(length)
     lives = [*masks(rng, (batch, length)), place >= np.array([[0], [1], [69], [70], [33]])]
     lives += [place < np.array([[0], [1], [69], [70], [33]]), np.zeros((0, length), bool)]
     for live in lives:
         queries = live & (rng.random(live.shape) < rng.choice([0.02, 0.5, 1]))
         (_, qc, qo), (_, kc, ko) = points(queries), points(live)
-        k, v = (rng.standard_normal((len(live), heads, length, n), np.float32) for n in (d, dv))
+        shape = len(live), heads // group, length
+        k, v = (rng.standard_normal((*shape, n), np.float32) for n in (d, dv))
         for x in (k, v):
             x.transpose(0, 2, 1, 3)[~live] = np.nan
         feeds = {"q": rng.standard_normal((len(qc[0]), heads, d), np.float32), "kc": kc, "qc": qc}
         feeds |= {"bias": rng.standard_normal((1, heads, length, length), np.float32)}
-        feeds |= {"qo": qo, "ko": ko}
-        (want,) = packed(**feeds, k=k[kc[0], :, kc[1]], v=v[kc[0], :, kc[1]])
-        (got,) = whole(**feeds, k=k, v=v, live=live)
+        feeds |= {"qo": qo, "ko": ko, **lists_of(rng, qo, ko)}
+        rows = {"k": k[kc[0], :, kc[1]], "v": v[kc[0], :, kc[1]]}
+        (want,) = repeated(**feeds, **{n: x.repeat(group, axis=1) for n, x in rows.items()})
         assert not np.isnan(want).any()
-        np.testing.assert_array_equal(got, want)
+        for got in (packed(**feeds, **rows), whole(**feeds, k=k, v=v, live=live)):
+            np.testing.assert_array_equal(got[0], want)
 
 
 # ---- the same bits on any number of threads

@@ -46,6 +46,7 @@ P = X.reshape(-1, 4)[R]
 A3 = np.ones((2, 3, 3), np.float32)
 B35 = panels(np.ones((3, 5), np.float32), 4)
 HEADS = np.ones((4, 2, 4), np.float32)
+HEADS4 = np.ones((4, 4, 4), np.float32)
 BIAS = np.zeros((2, 2, 3, 3), np.float32)
 
 PACK = kernel_plan("pack", "pack_b4", dims="c0,c1,r")
@@ -68,6 +69,7 @@ SEEN = np.ones((1, 2, 3), bool)
 NUMBERS = np.arange(6).reshape(1, 2, 3)
 TILES = np.array([[0, 2, 1], [0, 2, 0]], np.int32)
 ORDER = np.array([1, 0, 2, 3], np.int32)
+LISTS = np.array([[0, 1], [3, 3]], np.int32)
 
 # op -> (plan, input names, good inputs)
 GOOD: dict[str, tuple[Plan, list[str], list[Array]]] = {
@@ -98,10 +100,23 @@ GOOD: dict[str, tuple[Plan, list[str], list[Array]]] = {
         ["q", "k", "v", "q_offsets", "k_offsets", "k_coords", "live"],
         [HEADS, CACHE, CACHE, OFF, OFF, C, LIVE],
     ),
+    "attention whole pairs": (
+        attention_plan(4, 4, 4, whole=1, pairs=1, group=2),
+        [
+            *("q", "k", "v", "q_offsets", "k_offsets", "k_coords", "live"),
+            *("keys", "seen_by", "tiles", "order"),
+        ],
+        [HEADS4, CACHE, CACHE, OFF, OFF, C, LIVE, *LISTS, TILES, ORDER],
+    ),
+    "attention group": (
+        attention_plan(4, 4, 4, group=2),
+        ["q", "k", "v", "q_offsets", "k_offsets"],
+        [HEADS4, HEADS, HEADS, OFF, OFF],
+    ),
     "attention pairs": (
         attention_plan(4, 4, 2, pairs=1),
         ["q", "k", "v", "q_offsets", "k_offsets", "keys", "seen_by", "tiles", "order"],
-        [HEADS, HEADS, HEADS, OFF, OFF, *np.array([[0, 1], [3, 3]], np.int32), TILES, ORDER],
+        [HEADS, HEADS, HEADS, OFF, OFF, *LISTS, TILES, ORDER],
     ),
     "pairs": (
         PAIRS,
@@ -269,6 +284,26 @@ BAD: list[tuple[str, str, Array, str]] = [
         C[0],
         r"expected k_coords as int32 \[\*, \*\], got int32 \[4\]",
     ),
+    ("attention whole pairs", "q", HEADS, r"expected q as \[t, X, 4\] with X >= 4, got float32"),
+    (
+        "attention whole pairs",
+        "k",
+        CACHE[:, :1],
+        r"expected k as \[2, 2, positions, 4\], got float32 \[2, 1, 3, 4\]",
+    ),
+    (
+        "attention whole pairs",
+        "v",
+        CACHE.repeat(2, axis=1),
+        r"expected v as \[2, 2, positions, 4\], got float32 \[2, 4, 3, 4\]",
+    ),
+    ("attention whole pairs", "k_coords", changed(C, (1, 3), 3), r"0 <= k_coords\[3\] < 3, got 3"),
+    ("attention whole pairs", "live", LIVE[:, :2], r"expected k with extent 2 \(that of"),
+    ("attention whole pairs", "keys", np.array([0, 2], np.int32), r"0 <= keys\[1\] < 2, got 2"),
+    ("attention whole pairs", "tiles", TILES[:1], r"expected tiles as int32 \[2, 3\], got int32"),
+    ("attention group", "k", HEADS[:, :1], r"expected k as \[t, X, 4\] with X >= 2, got float32"),
+    ("attention group", "v", HEADS[:, :1], r"expected v as \[t, X, 4\] with X >= 2, got float32"),
+    ("attention group", "q", HEADS, r"expected q as \[t, X, 4\] with X >= 4, got float32"),
     ("attention pairs", "keys", np.array([0, 4], np.int32), r"expected 0 <= keys\[1\] < 2, got 4"),
     ("attention pairs", "keys", np.array([-1, 1], np.int32), r"0 <= keys\[0\] < 2, got -1"),
     ("attention pairs", "seen_by", OFF, r"expected seen_by as int32 \[2\], got int32 \[3\]"),

@@ -267,7 +267,8 @@ def test_the_page_has_the_table() -> None:
         "q_coords int32, if `bias` or `program`; k_coords int32, if `bias` or `whole` or" in table()
     )
     assert "`inner`?: 1..2^24" in table()
-    assert "On a GPU: `pairs=0`, `whole=0`, no `score_step`" in table()
+    limits = "no `group`, `pairs=0`, `whole=0`, no `score_cap`"
+    assert f"On a GPU: {limits}" in table()
 
 
 def test_the_header_has_every_field_and_operand() -> None:

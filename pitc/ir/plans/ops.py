@@ -35,7 +35,7 @@ from pitc.ir.plans.program import ORDERS, PROGRAMS, TESTS, Tests
 
 EXTENT = Whole(1, 1 << 24)
 COUNT = Whole(0, 1 << 62)
-HEADS, HEAD = Whole(1, 1 << 16), Whole(0, 1 << 16)
+HEADS, HEAD, GROUP = Whole(1, 1 << 16), Whole(0, 1 << 16), Whole(2, 1 << 16)
 STEPS = Whole(0, (1 << 16) - 1)
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu")
 Table = tuple[tuple[str, tuple[int, ...]], ...]
@@ -352,6 +352,7 @@ class Attention(KernelPlan):
         q_head: The first head of queries in their buffer.
         k_head: Of keys.
         v_head: Of values.
+        group: How many heads of queries share one of keys and of values; None: each has its own.
         whole: Keys and values lie as in a cache.
         score_cap: What tanh(scores) is multiplied by, if scores are capped.
         score_step: What scores are rounded to multiples of, if they are.
@@ -366,6 +367,7 @@ class Attention(KernelPlan):
     only: ClassVar[Limits] = {
         "cpu": {"dtype": "float32", "program": ""},
         "cuda": {
+            "group": "",
             "pairs": "0",
             "whole": "0",
             "score_cap": "",
@@ -410,6 +412,7 @@ class Attention(KernelPlan):
     q_head: Annotated[int, HEAD] = 0
     k_head: Annotated[int, HEAD] = 0
     v_head: Annotated[int, HEAD] = 0
+    group: Annotated[int | None, GROUP] = None
     whole: Annotated[bool, Flag()] = False
     score_cap: Annotated[float | None, Real()] = None
     score_step: Annotated[float | None, Real()] = None

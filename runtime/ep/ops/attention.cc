@@ -4,11 +4,12 @@
 
 namespace pitc {
 
-HeadExtents CheckHeads(const AttentionPlan& plan, const Tensor& t, int64_t size, int64_t first) {
+HeadExtents CheckHeads(const AttentionPlan& plan, const Tensor& t, int64_t size, int64_t first,
+                       int64_t heads) {
   ExpectNumbers(t, plan.dtype, 2);
   const int64_t rows = t.shape.dims[0], row_size = t.shape.Elements(1, t.shape.rank);
-  Expect(row_size % size == 0 && first + plan.heads <= row_size / size, t, "as [t, X, ", size,
-         "] with X >= ", first + plan.heads);
+  Expect(row_size % size == 0 && first + heads <= row_size / size, t, "as [t, X, ", size,
+         "] with X >= ", first + heads);
   Product({rows, row_size}, t.role);
   return {rows, row_size / size, size};
 }
@@ -16,16 +17,18 @@ HeadExtents CheckHeads(const AttentionPlan& plan, const Tensor& t, int64_t size,
 HeadExtents CheckWhole(const AttentionPlan& plan, const Tensor& t, int64_t size,
                        int64_t sequences) {
   ExpectNumbers(t, plan.dtype, 4, 4);
-  const int64_t* dims = t.shape.dims;
-  Expect(dims[0] == sequences && dims[1] == plan.heads && dims[3] == size, t, "as [", sequences,
-         ", ", plan.heads, ", positions, ", size, "]");
+  const int64_t *dims = t.shape.dims, heads = KeyHeads(plan);
+  Expect(dims[0] == sequences && dims[1] == heads && dims[3] == size, t, "as [", sequences, ", ",
+         heads, ", positions, ", size, "]");
   return {Product({dims[0], dims[1], dims[2]}, t.role), dims[1], size, dims[2]};
 }
 
-void CheckPositions(const Tensor& k, int64_t positions, const Tensor& live) {
-  Expect(live.shape.rank >= 2, live, "of rank >= 2");
-  const int64_t extent = live.shape.dims[1];
-  if (positions != extent) {
+void CheckPositions(const Tensor& k, const HeadExtents& keys, int64_t sequences,
+                    const Tensor& live) {
+  const int rank = live.shape.rank;
+  Expect(rank >= 2 || (rank == 1 && sequences == 1), live, "of rank >= 2");
+  const int64_t extent = live.shape.dims[rank - 1];
+  if (keys.positions != extent) {
     Fail("expected k with extent ", extent, " (that of the mask) in dimension 2, got ",
          Describe(k.type, k.shape), ": inputs are of different sizes");
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "base/split.h"
 #include "ops/attention.h"
@@ -21,6 +22,9 @@ struct Keys {
   const float *k, *v;
   const int32_t* positions;
   int64_t rows, k_heads, v_heads, k_head, v_head;
+  // Where key i is row positions[i]: how many rows there are, and their numbers if there is a bias.
+  int64_t apart = 0;
+  const int32_t* numbers = nullptr;
 };
 
 // Rows of a head side by side: every `stride`th piece of `size` numbers, from `first` on, or those
@@ -119,6 +123,46 @@ class Attention final : public Operation {
 
   void Call(const AttentionOperands<Tensor>& in, const AttentionSplit::Part& part, const Keys& keys,
             const Queries& queries, double scale, float* out) const {
+    if (keys.apart > 0 && queries.keys.count > 0) {
+      CallApart(in, part, keys, queries, scale, out);
+    } else {
+      Call(in, part, keys, in.pairs, queries, scale, out);
+    }
+  }
+
+  // Keys that do not lie in a row are read by their places, or copied where all of them are seen.
+  void CallApart(const AttentionOperands<Tensor>& in, const AttentionSplit::Part& part,
+                 const Keys& keys, Queries queries, double scale, float* out) const {
+    Arena::Scope scratch;
+    Keys seen = keys;
+    PairLists lists = in.pairs;
+    const int64_t first = queries.keys.first, count = queries.keys.count;
+    const int32_t* const places = keys.positions + first;
+    if (queries.keys.is_list) {
+      auto* const listed = scratch.Array<int32_t>(count);
+      for (int64_t i = 0; i < count; ++i) listed[i] = keys.positions[lists.keys[first + i]];
+      lists.keys = listed;
+      lists.seen_by += first;
+      lists.entries = count;
+      seen.positions = keys.numbers;
+      seen.rows = keys.apart;
+    } else {
+      seen.positions = places;
+      seen.rows = count;
+      if (places[count - 1] - places[0] == count - 1) {
+        seen.k += places[0] * plan_.d;
+        seen.v += places[0] * plan_.dv;
+      } else {
+        seen.k = Gathered(keys.k, places, count, plan_.d, plan_.d, scratch);
+        seen.v = Gathered(keys.v, places, count, plan_.dv, plan_.dv, scratch);
+      }
+    }
+    queries.keys.first = 0;
+    Call(in, part, seen, lists, queries, scale, out);
+  }
+
+  void Call(const AttentionOperands<Tensor>& in, const AttentionSplit::Part& part, const Keys& keys,
+            const PairLists& lists, const Queries& queries, double scale, float* out) const {
     const HeadExtents& q = in.q_heads;
     const BiasExtents& bias = in.bias_extents;
     const bool listed = queries.keys.is_list != 0;
@@ -132,9 +176,9 @@ class Attention final : public Operation {
       call.Int32s(keys.positions, {keys.rows});
     }
     if (listed)
-      call.Int32s(in.pairs.keys, {in.pairs.entries})
-          .Int32s(in.pairs.seen_by, {in.pairs.entries})
-          .Int32s(in.pairs.order, {q.rows});
+      call.Int32s(lists.keys, {lists.entries})
+          .Int32s(lists.seen_by, {lists.entries})
+          .Int32s(lists.order, {q.rows});
     call.Floats(out, {q.rows, plan_.heads, plan_.dv});
     AddScale(scale, &call);
     call.Int(to_zero);
@@ -167,20 +211,26 @@ class Attention final : public Operation {
     const auto *k = static_cast<const float*>(in.k.data), *v = static_cast<const float*>(in.v.data);
     const int64_t n = last - first, heads = in.k_heads.heads, v_heads = in.v_heads.heads;
     const int32_t* const list = in.key_positions ? in.key_positions + first : nullptr;
+    const int64_t head = part.head / plan_.group.value_or(1);
     if (plan_.whole) {
-      const int64_t row = (part.sequence * plan_.heads + part.head) * in.k_heads.positions;
+      const int64_t positions = in.k_heads.positions;
+      const int64_t row = (part.sequence * KeyHeads(plan_) + head) * positions;
       k += row * plan_.d;
       v += row * plan_.dv;
       if (n > 0 && list[n - 1] - list[0] == n - 1) {
         k += list[0] * plan_.d;
         v += list[0] * plan_.dv;
+      } else if (n > 0 && plan_.pairs) {
+        int32_t* const numbers = plan_.bias ? scratch.Array<int32_t>(positions) : nullptr;
+        if (numbers) std::iota(numbers, numbers + positions, 0);
+        return {k, v, list, n, 1, 1, 0, 0, positions, numbers};
       } else {
         k = Gathered(k, list, n, plan_.d, plan_.d, scratch);
         v = Gathered(v, list, n, plan_.dv, plan_.dv, scratch);
       }
       return {k, v, list, n, 1, 1, 0, 0};
     }
-    const int64_t k_head = plan_.k_head + part.head, v_head = plan_.v_head + part.head;
+    const int64_t k_head = plan_.k_head + head, v_head = plan_.v_head + head;
     k += first * heads * plan_.d;
     v += first * v_heads * plan_.dv;
     const int64_t queries = in.q_offsets[part.sequence + 1] - in.q_offsets[part.sequence];

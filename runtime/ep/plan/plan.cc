@@ -57,6 +57,7 @@ AttentionPlan ReadAttention(Fields& in) {
     Require(!step || static_cast<float>(*step) >= std::numeric_limits<float>::min(),
             "score_step and weight_step above 0");
   }
+  Require(!p.group || p.heads % *p.group == 0, "heads in groups of the same size");
   Require(!p.score_cap || !p.score_step, "no score_step beside score_cap");
   const bool on_gpu = in.machine() == Machine::kCuda;
   Require(p.program || !p.no_pairs_to_mean || !on_gpu, "no_pairs_to_mean=0 without a program");
