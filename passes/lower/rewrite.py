@@ -209,7 +209,9 @@ class Rewriter:
         return self.lists[key]
 
     def bias(self, terms: tuple[BiasTerm, ...]) -> ir.Value:
-        """The sum of the terms; a selection becomes an addition that absorbs every score."""
+        """The sum of the terms, of four dimensions; a selection becomes an addition that absorbs
+        every score.
+        """
         total: ir.Value | None = None
         for term in terms:
             value = self.build.value(term.name)
@@ -221,7 +223,8 @@ class Rewriter:
                 value = self.build.op("Where", [value, *chosen])
             total = value if total is None else self.build.op("Add", [total, value])
         assert total is not None
-        return total
+        rank = max(len(self.graph[term.name].shape or ()) for term in terms)
+        return self.build.unsqueeze(total, *range(4 - rank))
 
     def gathered(self, name: str, domain: Domain, codes: tuple[str, ...]) -> ir.Value:
         """A whole value gathered by some coordinates, once."""

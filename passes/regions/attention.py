@@ -266,7 +266,7 @@ def _form(
         return site.refuse(Code.NO_LOWERING, f"head size {wrong[0]} is not in 1..{longest}")
     if scores.bias and not _bias_fits(graph, expr, scores, heads):
         text = "a bias needs scores [batch, heads, queries, keys]"
-        return site.refuse(Code.LAYOUT, text, scores.bias[0].name)
+        return site.refuse(Code.NO_LOWERING, text, scores.bias[0].name)
     hidden, lists = tuple(scores.hidden), graph.target.hides_pairs == "lists"
     tests = tests_of(hidden) if hidden and not lists else None
     inner, weight = scores.inner, scores.weight_steps
@@ -319,8 +319,9 @@ def _bias_fits(graph: Graph, expr: TensorExpr, scores: Scores, heads: Sequence[D
     dims = [c.dim for c in (*scores.query_coords, scores.key_coords[-1])]
     one = expr.shape[:1] == (ONE,)  # a batch of one has no digit
     plain = dims == ([2, 3] if one else [0, 2, 3])
-    ranks = {len(graph[t.name].shape or ()) for t in scores.bias}
-    return plain and len(heads) <= 1 and len(expr.shape) == 4 and ranks == {4}
+    shapes = [graph[t.name].shape for t in scores.bias]
+    ranks = all(shape is not None and len(shape) <= 4 for shape in shapes)
+    return plain and len(heads) <= 1 and len(expr.shape) == 4 and ranks
 
 
 def _operands(

@@ -21,7 +21,7 @@ HEAD = """<ir_version: 9, opset_import: ["": 18]> g (float[b, s, 8] x%(more)s)
 int64 zero_i = {0}, int64 one_i = {1}, int64[1] first = {0}, int64[1] second = {1},
 int32 three_i = {3},
 int64[2] firsts = {0, 1}, int64 wide = {%(window)d}, int64 fourth = {4}, int64 three = {3},
-float zero = {0},
+float zero = {0}, float[4, 1, 1] slopes = {0.5, 0.25, -0.125, 2},
 float low = {-3e38}, float none = {%(none)s}> {
     q = MatMul (x, wq) k = MatMul (x, wk) v = MatMul (x, wv)
     q4 = Reshape (q, split) queries = Transpose <perm = [0, 2, 1, 3]> (q4)
@@ -112,6 +112,12 @@ CASES: dict[str, tuple[str, str, dict[str, str]]] = {
         sum = Add (q_doc, k_doc) more = Add (sum, q_doc) seen = Equal (more, three_i) {SELECT}""",
         "int32[s] doc",
         {"tables": "1", "program": "3"},
+    ),
+    "distances by head": (  # nothing is added at the own key
+        """off = Sub (k_at, q_at) far = Cast <to = 1> (off) more = Mul (far, slopes)
+        s01 = Add (s0, more) seen = GreaterOrEqual (q_at, k_at) s1 = Where (seen, s01, low)""",
+        "",
+        {"positions": "1", "program": "3,2", "bias": "1"},
     ),
     "all of these, or not": (
         f"""k_doc = Unsqueeze (doc, middle_k) q_doc = Unsqueeze (doc, middle_q)
