@@ -29,6 +29,8 @@ CPP_FILES = $(shell find runtime examples/host tests -name "*.cc" -o -name "*.h"
 export PYTHONPATH := $(CURDIR)
 # Where containers set it, each process of the tests would compile them all again.
 unexport PYTHONDONTWRITEBYTECODE
+# A library that a shell names is not the one that was built here.
+unexport PITC_EP_LIBRARY
 
 .DEFAULT_GOAL := help
 .PHONY: help install libs ep demo test test-all fuzz matrix hosts lint format bench wheel gpu-pack gpu readme clean

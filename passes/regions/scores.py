@@ -37,30 +37,10 @@ from pitc.passes.regions.pairs import hidden_pairs, lies_in, seen_pairs
 from pitc.passes.regions.price import pair_flops
 from pitc.passes.regions.rounding import SWALLOWING, shows_rounding
 from pitc.passes.regions.sight import Condition, Sight
-from pitc.passes.regions.steps import LEAST, MOST, Cap, Steps, pair_of
+from pitc.passes.regions.steps import LEAST, MOST, Cap, Inner, Steps, pair_of
 from pitc.passes.rules.record import PackRule, operator_of
 
 ABSORBING = -3e38  # any bounded score plus this is this, in float32
-
-
-@dataclass(frozen=True, slots=True)
-class Inner:
-    """A function of scores, with a factor in front and one behind.
-
-    Args:
-        function: Rounding to steps, or a cap.
-        scale: The factor behind it.
-        terms: How many terms of the bias are added behind it.
-    """
-
-    function: Steps | Cap
-    scale: float
-    terms: int
-
-    @property
-    def verb(self) -> str:
-        """What it does with scores, for people."""
-        return "capped" if isinstance(self.function, Cap) else "quantised"
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Values between two quantisations: DequantizeLinear(QuantizeLinear(x)).
+"""What scores, or weights, go through on their way: DequantizeLinear(QuantizeLinear(x)), a cap.
 
     x' = clamp(round(x / step), -below, above) * step
 
@@ -35,6 +35,26 @@ class Cap:
 
     x' = tanh(x / cap) * cap
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """A function of scores, with a factor in front and one behind.
+
+    Args:
+        function: Rounding to steps, or a cap.
+        scale: The factor behind it.
+        terms: How many terms of the bias are added behind it.
+    """
+
+    function: Steps | Cap
+    scale: float
+    terms: int
+
+    @property
+    def verb(self) -> str:
+        """What it does with scores, for people."""
+        return "capped" if isinstance(self.function, Cap) else "quantised"
 
 
 def pair_of(graph: Graph, node: ir.Node) -> tuple[ir.Node, Steps] | str:

@@ -143,7 +143,7 @@ def test_attention(case: str) -> None:
     )
 
 
-def test_a_bias_of_three_dimensions_stays() -> None:
+def test_a_bias_of_scores_of_three_dimensions_stays() -> None:
     body = ONE.replace(
         "s1 = Add (s0, hidden)", "s9 = Add (s0, number) s1 = Where (flat, s9, least)"
     )
@@ -151,7 +151,7 @@ def test_a_bias_of_three_dimensions_stays() -> None:
     (record,) = (r for r in lowered.report.nodes if r.node == "rows")
     assert record.refusal is not None and record.refusal.also is not None
     also = record.refusal.also
-    assert (also.code, also.value) == (Code.LAYOUT, "number")
+    assert (also.code, also.value) == (Code.NO_LOWERING, "flat")
     assert "a bias needs scores" in also.reason
 
 

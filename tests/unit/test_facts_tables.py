@@ -46,7 +46,7 @@ FILLS: dict[str, dict[str, list[str]]] = {
     # sums, extremes and means over an axis that has elements
     f"{ONES} p = ReduceSum <keepdims = 0> (c, axis)": {"p": [f"0.0 where {COLUMN}"]},
     f"{ONES} p = ReduceMax <keepdims = 0> (c, axis)": {
-        "p": [f"0.0 where {COLUMN}", f"1.0 where {NO_COLUMN}"]
+        "p": [f"0.0 where {COLUMN}", "1.0 where some d-101: flag[d0, d-101, d1] != 0"]
     },
     f"{ONES} p = ReduceMean <keepdims = 0> (c, axis)": {"p": [f"0.0 where {COLUMN}"]},
     f"{ONES} p = ReduceProd <keepdims = 0> (c, axis)": {"p": []},

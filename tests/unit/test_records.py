@@ -44,6 +44,7 @@ SAFE: dict[str, Any] = {
     "finds_nan": False,
     "chooses": False,
     "converts": False,
+    "caps": False,
     "quantises": False,
     "dequantises": False,
     "reads_no_element": False,
