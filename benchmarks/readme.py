@@ -83,7 +83,9 @@ ATTENTIONS = {
     "attention-4096-blocks-64-5": "random blocks of 64 x 64, 4096 tokens",
     "attention-512-full": "no mask, 512 tokens",
     "attention-2048-full": "no mask, 2048 tokens",
+    "attention-step-4095": "one token of 32 heads over 8, window of 512, a past of 4095",
     "modern-bert-2048": "3 layers of ModernBERT, 2048 tokens",
+    "modern-bert-4096": "3 layers of ModernBERT, 4096 tokens",
     "longformer-4096": "12 layers of Longformer-base, window of 513, 4096 tokens",
 }
 FEW = 0.6  # with at most this share of zeros the ordinary model is to be as fast
