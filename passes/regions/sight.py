@@ -356,7 +356,7 @@ class Sight:
         if any(self._dead(kind, [t]) is None for t, _ in tests):
             return None
         terms = tuple((self._as_query(t) if kind == "keys" else t, n) for t, n in tests)
-        return Numbers(terms, number.constant, number.dtype)
+        return Numbers(terms, number.wrapped(), number.dtype)
 
     def _kind_of(self, element: Element) -> str:
         return self._kind(Test(*element, "nz", True).dims())

@@ -283,6 +283,20 @@ def test_equations_hold_where_sums_wrap_around(case: str) -> None:
     np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_difference_at_the_end_of_int64(turned: bool) -> None:
+    """Its opposite is no int64."""
+    proto = model("this document and the third before, by distance")
+    for value in proto.graph.initializer:
+        if value.name == "three":
+            least = np.array(np.iinfo(np.int64).min)
+            value.CopyFrom(numpy_helper.from_array(least, "three"))
+    (past,) = [node for node in proto.graph.node if node.output == ["past"]]
+    past.input[:] = list(past.input)[:: -1 if turned else 1]
+    (plan,) = [p for p in plans(check(proto)) if p["op"] == "pairs"]
+    assert plan["tables"] == "2"
+
+
 def test_a_row_of_no_pair_is_nan_or_what_a_guard_says() -> None:
     """The flags that hide all of a row are among the inputs of `check`."""
     guard = "odd = IsNaN (p) guarded = Where (odd, zero, p)"
