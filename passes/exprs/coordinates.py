@@ -9,17 +9,13 @@ and travel along the tensor expressions in both directions.
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
-import onnx_ir as ir
-
-from pitc.ir.graph import Graph
+from pitc.ir.graph import Graph, Steps
 from pitc.ir.index import Coords, Digit
 from pitc.passes.exprs.axes import Stop, across, neighbours
 
 MAX_PER_VALUE = 4  # scores carry queries and keys; more than a few are of no use
 
 Found = dict[str, list[Coords]]
-#: By node, operand or output, and digit of it: what goes with that (`across`), nothing past a stop.
-Steps = dict[tuple[ir.Node, str, Digit], dict[str, list[Digit]]]
 
 
 class Paths:
@@ -33,7 +29,6 @@ class Paths:
         self._graph = graph
         self._ways: list[Found] = []
         self._of: dict[tuple[str, Coords], int] = {}
-        self._steps: Steps = {}
 
     def reached(self, starts: Mapping[str, Sequence[Coords]]) -> Found:
         """Values that are reached from some starts, or from others that lead to these."""
@@ -41,7 +36,7 @@ class Paths:
         ways = []
         for name, coords in pairs:
             if (name, coords) not in self._of:
-                found, k = follow(self._graph, {name: [coords]}, steps=self._steps), len(self._ways)
+                found, k = follow(self._graph, {name: [coords]}), len(self._ways)
                 self._ways.append(found)
                 for value, places in found.items():
                     for place in places:
@@ -57,26 +52,19 @@ class Paths:
         return {name: list(dict.fromkeys(c))[:MAX_PER_VALUE] for name, c in joint.items()}
 
 
-def follow(
-    graph: Graph,
-    starts: Mapping[str, list[Coords]],
-    *,
-    softmax: bool = False,
-    steps: Steps | None = None,
-) -> Found:
+def follow(graph: Graph, starts: Mapping[str, list[Coords]], *, softmax: bool = False) -> Found:
     """All values that coordinates reach along PIT axes, and as which of their digits.
 
     Args:
         graph: The graph, its expressions known.
         starts: Coordinates of some values.
         softmax: Along the lines of softmaxes, too (`across`).
-        steps: Steps that were looked at before, on the same graph and as to softmaxes.
 
     Returns:
         Per value, lists of coordinates: digits of its dimensions.
     """
     found: Found = {}
-    known_steps: Steps = {} if steps is None else steps
+    steps = graph.steps[softmax]
     todo: list[str] = []
     passed: set[tuple[str, Coords]] = set()  # a value is there once for each of its coordinates
 
@@ -95,7 +83,7 @@ def follow(
             if (name, mine) in passed:
                 continue
             passed.add((name, mine))
-            for neighbour, coords in _carried(graph, name, mine, softmax, known_steps):
+            for neighbour, coords in _carried(graph, name, mine, softmax, steps):
                 if not graph.is_constant(neighbour):
                     add(neighbour, coords)
     return found

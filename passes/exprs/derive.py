@@ -75,6 +75,7 @@ def _wanted(graph: Graph) -> set[str]:
 
 
 def _walk(graph: Graph) -> None:
+    graph.steps = {False: {}, True: {}}
     for node in graph.nodes:
         view, why = NodeView(graph, node), ""
         try:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from pitc.ir import target as targets
 from pitc.ir.branch import GROUP, groups, path_of, within
 from pitc.ir.expr import Shape
-from pitc.ir.index import UNDECLARED, ZERO, Poly, dim_index, poly, sym
+from pitc.ir.index import UNDECLARED, ZERO, Digit, Poly, dim_index, poly, sym
 from pitc.ir.inference import Dim, Inferred, infer, numpy_type, symbol_text
 from pitc.ir.lists import Lists
 from pitc.ir.nodes import (
@@ -34,6 +34,8 @@ __all__ = ["Array", "Graph", "NoRule", "NodeView", "node_name", "output_names"]
 SMALL = 64  # integer constants up to this many elements are kept as symbolic values
 SIZES = (ir.DataType.INT32, ir.DataType.INT64)  # types of what may be a shape
 CHUNK = 1 << 22  # elements of a weight looked at in one go
+#: By node, operand or output, and digit of it: what goes with that, nothing past a stop.
+Steps = dict[tuple[ir.Node, str, Digit], dict[str, list[Digit]]]
 
 
 class Graph:
@@ -66,6 +68,8 @@ class Graph:
         bodies: Bodies of loops as graphs of their own, with fill facts.
         assumptions: Named assumptions, and the nodes that need them.
         many_parts: Bools of pairs that are made of many parts.
+        steps: How digits pass nodes, found so far (`passes/exprs/coordinates.py`): as they do, and
+            along the lines of softmaxes, too. What changes an expression forgets it.
         only_01: The input that facts take for 0 or 1 because the user says so, a padding mask of
             numbers; None where there is none.
     """
@@ -99,6 +103,7 @@ class Graph:
         self._exceptional: dict[str, frozenset[str]] = {}
         self._splats: dict[str, float | int | None] = {}
         self._inferred = infer(model) if types is None else types
+        self.steps: dict[bool, Steps] = {False: {}, True: {}}
         self._count = 0
         self._above: tuple[int, dict[str, int]] = 0, {}
 
