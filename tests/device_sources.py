@@ -46,7 +46,7 @@ from tests.fused_models import KINDS, X, lengths, mask_of
 from tests.onnx.test_control_flow import MODELS
 from tests.onnx.test_control_loops import LOOPS, refined
 from tests.onnx.test_fused_lowering import FUSED, LAYERS, layer
-from tests.plugin.test_exports import FILES, QUANTISED, masks_of
+from tests.plugin.test_exports import FILES, QUANTISED
 from tests.random_check import Machine, Run, check_seed, lowering_everything
 
 Make = Callable[[], Model]

@@ -10,32 +10,41 @@ import pytest
 import pitc
 
 Run = Callable[..., tuple[int, str, str]]
+ENDS = ("tir", "ll", "s")
 
 
-@pytest.mark.parametrize("cached", [True, False])
-def test_sources_of_cpu_kernels(bert_path: Path, tmp_path: Path, cached: bool) -> None:
-    """Whether or not their machine code comes from the cache."""
-    stages = tmp_path / "stages"
-    model = pitc.compile(bert_path, padding="attention_mask", dump_ir=stages, cache=cached)
+@pytest.fixture(scope="module")
+def dumped(bert_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sources of all kernels of an encoder, whether or not their code comes from the cache."""
+    stages = tmp_path_factory.mktemp("dump") / "stages"
+    model = pitc.compile(bert_path, padding="attention_mask", dump_ir=stages)
     kernels = model.manifest.kernels
     assert kernels is not None and kernels.levels == ["v4", "v3"]
     names = [f"{symbol}_{level}" for symbol in kernels.symbols for level in kernels.levels]
     assert len(names) >= 8
-    ends = ("tir", "ll", "s")
-    assert set(os.listdir(stages / "cpu")) == {f"{name}.{end}" for name in names for end in ends}
+    assert set(os.listdir(stages / "cpu")) == {f"{name}.{end}" for name in names for end in ENDS}
+    return stages / "cpu"
+
+
+def test_sources_of_cpu_kernels(dumped: Path) -> None:
+    names = {path.stem for path in dumped.iterdir()}
     for name in names:
-        tir, ir, assembly = ((stages / "cpu" / f"{name}.{end}").read_text() for end in ends)
+        tir, ir, assembly = ((dumped / f"{name}.{end}").read_text() for end in ENDS)
         assert "@T.prim_func" in tir and f"def {name}(" in tir
         assert re.search(rf"^define .*@__tvm_ffi_{name}\(", ir, re.MULTILINE)
         assert re.search(rf"^__tvm_ffi_{name}:$", assembly, re.MULTILINE)
-    wide = {name for name in names if "%zmm" in (stages / "cpu" / f"{name}.s").read_text()}
+    wide = {name for name in names if "%zmm" in (dumped / f"{name}.s").read_text()}
     assert wide and all(name.endswith("_v4") for name in wide)
 
 
-def test_one_level(bert_path: Path, tmp_path: Path) -> None:
-    pitc.compile(bert_path, "cpu:v3", "attention_mask", dump_ir=tmp_path / "stages")
-    made = os.listdir(tmp_path / "stages" / "cpu")
-    assert made and all(Path(name).stem.endswith("_v3") for name in made)
+def test_one_level_without_the_cache(bert_path: Path, dumped: Path, tmp_path: Path) -> None:
+    stages = tmp_path / "stages"
+    pitc.compile(bert_path, "cpu:v3", "attention_mask", dump_ir=stages, cache=False)
+    made, before = stages / "cpu", {x.name for x in dumped.iterdir() if x.stem.endswith("_v3")}
+    assert set(os.listdir(made)) == before
+    for name in before:
+        text = (made / name).read_text()
+        assert text == (dumped / name).read_text() if name.endswith(".s") else text
 
 
 def test_no_kernel_no_source(mlp_path: Path, tmp_path: Path) -> None:

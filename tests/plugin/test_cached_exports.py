@@ -4,7 +4,7 @@
 branch for either. Tokens are padded on the left, as generation needs it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -25,7 +25,7 @@ from pitc.passes.audit.engine import audit
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import LowerOptions, analyse, run_passes
 from tests.declared_tokens import token_axis
-from tests.lowered_exports import lowered_export
+from tests.lowered_exports import lowered_export, what_packs
 from tests.plan_reference import evaluator, run_lowered
 from tests.plugin.test_exports import CACHED, RTOL, contractions, name, session
 from tests.tile_prices import PRICES
@@ -152,6 +152,11 @@ def test_results_are_those_of_onnx_runtime(file: Path, padded: bool) -> None:
         assert_right(ours, run, feeds, axes, padding or "")
         tried += 1
     assert tried >= (8 if "-cache-" in file.stem else len(CALLS))
+
+
+def test_every_export_packs_what_it_packed(golden: Callable[[str, str], None]) -> None:
+    """As of exports without a cache."""
+    golden("coverage_cached.txt", what_packs(CACHED))
 
 
 EAGER = replace(CPU, flops_per_byte=0, least_extent=1, least_weight=1)
