@@ -1,5 +1,6 @@
 """Kernels by content: what is compiled once is never again, and no byte changes with it."""
 
+import ast
 import dataclasses
 import itertools
 import json
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
@@ -156,12 +158,18 @@ print((cache.hits, cache.misses))
 """
 
 
-def built(out: Path, how: str) -> tuple[bytes, str]:
-    """A library that another process builds, and what it found in the cache."""
+def built(how: str, *outs: Path) -> list[str]:
+    """Other processes build a library each, all at once; what they found in the cache."""
     environment = {**os.environ, "PITC_CUDA_COMPILER": "nvrtc"}
-    command = [sys.executable, "-c", BUILD, str(out), how]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-    return out.read_bytes(), done.stdout.strip()
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", BUILD, str(out), how], env=environment, stdout=PIPE, text=True
+        )
+        for out in outs
+    ]
+    said = [process.communicate()[0] for process in started]
+    assert [process.returncode for process in started] == [0] * len(outs)
+    return said
 
 
 def built_here(out: Path, cache: Cache | None) -> bytes:
@@ -169,33 +177,27 @@ def built_here(out: Path, cache: Cache | None) -> bytes:
     return out.read_bytes()
 
 
-def test_the_same_bytes_without_tvm(
+def test_the_same_bytes_by_two_processes_at_once_and_without_tvm(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PITC_CUDA_COMPILER", "nvrtc")
     without = built_here(tmp_path / "none.so", None)
     assert not folder.exists()
-    cold, said = built(tmp_path / "cold.so", "cold")
     # CPUs: a piece for each level; GPUs: code of two requests, four functions for two devices, PTX
     pieces = 2 * len(LEVELS) + 2 + 4 * 3
-    assert cold == without and said == f"(0, {pieces})"
-    warm, said = built(tmp_path / "warm.so", "warm")
-    assert warm == without and said == f"({pieces}, 0)"
+    cold = [tmp_path / "cold0.so", tmp_path / "cold1.so"]
+    for said in built("cold", *cold):
+        assert sum(ast.literal_eval(said)) == pieces
+    assert [path.read_bytes() for path in cold] == [without, without]
+    assert len(list(folder.iterdir())) == pieces
+    assert all(len(path.name) == 64 for path in folder.iterdir())
+    assert built("warm", tmp_path / "warm.so") == [f"({pieces}, 0)\n"]
+    assert (tmp_path / "warm.so").read_bytes() == without
     for path in folder.iterdir():
         path.write_bytes(path.read_bytes()[:-1])
     cache = kernel_cache()
     assert built_here(tmp_path / "again.so", cache) == without
     assert (cache.hits, cache.misses) == (0, pieces)
-
-
-def test_two_processes_at_once(tmp_path: Path, folder: Path) -> None:
-    processes = [
-        subprocess.Popen([sys.executable, "-c", BUILD, str(tmp_path / f"{i}.so"), "cold"])
-        for i in range(2)
-    ]
-    assert [process.wait() for process in processes] == [0, 0]
-    assert (tmp_path / "0.so").read_bytes() == (tmp_path / "1.so").read_bytes()
-    assert all(len(path.name) == 64 for path in folder.iterdir())
 
 
 def test_a_generator_that_cannot_be_told_keeps_nothing(
