@@ -43,6 +43,7 @@ from tests.device_models import (
 from tests.device_nodes import node_models, passed_models
 from tests.device_support import FakeDriver, session
 from tests.fused_models import KINDS, X, lengths, mask_of
+from tests.lowered_exports import masks_of
 from tests.onnx.test_control_flow import MODELS
 from tests.onnx.test_control_loops import LOOPS, refined
 from tests.onnx.test_fused_lowering import FUSED, LAYERS, layer

@@ -40,22 +40,22 @@ def wrong_plans(model: ir.Model, symbols: Collection[str] | None = None) -> Iter
     """
     detectors: dict[str, str] = {}
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        label = node_name(node)
         if not is_pit_node(node):
-            yield from _mixed(node)
+            if len(found := _packed_over(node)) > 1:
+                yield f"{node_name(node)} mixes packed values over {sorted(found)}"
             continue
-        plan = _plan(node)
+        label, plan = node_name(node), _plan(node)
         if isinstance(plan, str):
             yield f"{label}: {plan}"
             continue
         if isinstance(plan, Region):
             yield from (f"{label}: {line}" for line in wrong_region(node, plan, symbols))
             continue
-        found = _operands(node, plan)
-        if isinstance(found, str):
-            yield f"{label}: {found}"
+        operands = _operands(node, plan)
+        if isinstance(operands, str):
+            yield f"{label}: {operands}"
             continue
-        pit = PitNode(node, plan, found)
+        pit = PitNode(node, plan, operands)
         yield from (f"{label}: {line}" for line in wrong_kernel(plan, symbols))
         yield from (f"{label}: {line}" for line in _wrong_operands(pit))
         yield from (f"{label}: {line}" for line in _wrong_outputs(pit))
@@ -149,9 +149,7 @@ def _wrong_outputs(pit: PitNode) -> Iterator[str]:
         yield f"{whole.name} of shape {whole.shape} is scattered by {plan.dims}"
 
 
-def _mixed(node: ir.Node) -> Iterator[str]:
-    """An ordinary node works on rows of one domain only."""
+def _packed_over(node: ir.Node) -> set[str]:
+    """The domains whose rows an ordinary node works on: one at most."""
     values = chain(filter(None, node.inputs), node.outputs)
-    found = {s for s in map(_symbol, values) if LIVE_POINTS in s}
-    if len(found) > 1:
-        yield f"{node_name(node)} mixes packed values over {sorted(found)}"
+    return {s for s in map(_symbol, values) if LIVE_POINTS in s}

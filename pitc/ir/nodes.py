@@ -99,8 +99,9 @@ def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
     (attr,) = node.attributes.values()
     name = node.outputs[0].name
     match attr.name:
-        case "value":
-            return attr.as_tensor()
+        case "value" if attr.type == ir.AttributeType.TENSOR and not attr.is_ref():
+            # `as_tensor` asks whether it keeps a protocol, member by member: a millisecond
+            return cast(ir.TensorProtocol, attr.value)
         case "value_int" | "value_ints":
             return ir.tensor(np.array(attr.value, np.int64), name=name)
         case "value_float" | "value_floats":

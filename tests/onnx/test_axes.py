@@ -15,6 +15,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit
 from pitc.ir.refusal import Code
 from pitc.passes.exprs.axes import Stop, across, neighbours
+from pitc.passes.exprs.coordinates import follow
 from pitc.passes.exprs.derive import derive
 
 SIZES = {"b": 2, "s": 3, "t": 5}
@@ -275,3 +276,19 @@ def test_random_chains(data: st.DataObject, seed: int) -> None:
     dim = data.draw(st.integers(0, 2))
     if not propagate(derived(model(text)), "x0", dim)[1]:
         assert holds(text, "x0", dim, seed)
+
+
+def test_steps_are_those_of_the_expressions_and_of_the_way_through_softmaxes() -> None:
+    """They are kept with the graph, and looked at from other starts."""
+    parsed = model("g (float[s, t] x) => (float[s, t] z) { y = Softmax (x) z = Relu (y) }")
+    graph = derived(parsed)
+    shape = graph["x"].shape
+    assert shape is not None
+    line = {"x": [(Digit(1, ONE, shape[1]),)]}
+    for _ in range(2):
+        assert follow(graph, line).keys() == {"x"}
+        assert follow(graph, line, softmax=True).keys() == {"x", "y", "z"}
+    softmax = graph.nodes[0]
+    softmax.attributes.add(ir.AttrInt64("axis", 0))
+    derive(graph)
+    assert follow(graph, line).keys() == {"x", "y", "z"}
