@@ -110,8 +110,8 @@ def test_an_answer_is_compared_row_by_row() -> None:
     answer, at = work.answer, np.arange(200)
     q, k, v = (x.transpose(1, 0, 2)[None] for x in answer.operands)
 
-    def error(seen: Array) -> float:
-        y = attended(q, k, v, lambda _, asked: seen[asked], at)[0].transpose(1, 0, 2)
+    def error(seen: Array, factors: Array | float = 1.0) -> float:
+        y = attended(q, k, v, lambda _, asked: seen[asked], at)[0].transpose(1, 0, 2) * factors
         return answer.error(y.astype(np.float16)[answer.queries])
 
     right = work.seen[0, 0]
@@ -122,6 +122,8 @@ def test_an_answer_is_compared_row_by_row() -> None:
         wrong = right.copy()
         wrong[query, np.flatnonzero(right[query])[0]] = False
         assert error(wrong) > TOLERANCE
+    most = (at == counts.argmax())[:, None, None]
+    assert error(right, np.where(most, 1.003, 1.0)) > TOLERANCE, "its row is the smallest"
     lost = answer.operands[0][answer.queries] * np.float16(np.nan)
     assert not answer.error(lost) <= TOLERANCE
 

@@ -308,12 +308,12 @@ def test_targets_stand_beside_what_was_reached() -> None:
     case = {"name": "x", "targets": {"cublas": 5.0, "of_copy": 0.6, "other": 1}}
     result = {
         "case": case,
-        "contenders": [{"name": "pitc", "us": 2.0}, {"name": "cublas", "us": 9.0}],
+        "contenders": [{"name": "pitc", "us": 2.0, "tflops": 1.5}, {"name": "cublas", "us": 9.0}],
         "speedup": {"cublas": 4.5},
         "of_copy": 0.7,
     }
     line = line_of(result)
-    assert "cublas 4.50x" in line and "target cublas 5.0: missed" in line
+    assert "pitc 2.0 us, 1.5 TFLOP/s, cublas 4.50x" in line and "target cublas 5.0: missed" in line
     assert "target of_copy 0.6: met" in line and "target other 1: not measured" in line
 
 
