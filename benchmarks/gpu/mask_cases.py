@@ -62,7 +62,7 @@ def mask_cases(run: Run) -> Iterator[Case]:
     for of in SMALL if run.small else MASKS:
         works[of] = MaskWork(*of, heads=1 if run.small else 12, width=WIDTH)
         yield _case(run, works[of], "", mask_peers)
-    if run.torch:
+    if run.torch and not run.small:
         for of in COMPILED:
             yield _case(run, works[of], "-flex", flex_peer)
 
