@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.attention_cases import AttentionCase, StepCase
+from benchmarks.flex_tests import flex_test
 from benchmarks.workload import Amortised, Array, Feeds, Infer, Workload
 from models.attention_reference import seen_by
-from models.block_masks import Bars, Blocks
-from models.pair_masks import Causal, Documents, Everything, Window
+from models.pair_masks import Causal, Everything, Window
 from pitc.measure.bench import compiled_by_openvino
 
 LAYERS = 12  # that share one block mask
@@ -155,41 +155,15 @@ def torch_causal(workload: Workload) -> Infer:
     return _by_head(workload, partial(attend, is_causal=True))
 
 
-def _flex_test(torch: Any, workload: Workload) -> Callable[[Any, Any, Any, Any], Any]:
-    """The mask as its user writes it for flex_attention: a function of one query and one key."""
-    mask, (feeds,) = _case(workload).mask, workload.batches
-    known = {name: torch.from_numpy(x) for name, x in feeds.items() if name not in "qkv"}
-    if isinstance(mask, Causal):
-        if mask.window is None:
-            return lambda b, h, q, k: q >= k
-        return lambda b, h, q, k: (q >= k) & (q - k < mask.window)
-    if isinstance(mask, Window):
-        half, flags = mask.width // 2, known["global"] != 0
-        return lambda b, h, q, k: ((q - k).abs() <= half) | flags[b, k] | flags[b, q]
-    if isinstance(mask, Documents):
-        segments = known["segments"]
-        return lambda b, h, q, k: (segments[b, q] == segments[b, k]) & (q >= k)
-    if isinstance(mask, Bars):
-        bar, summary = known["bar"], known["summary"]
-        near = torch.zeros(int(bar.max()) + 1, dtype=torch.bool)
-        near[[n for n in (0, *mask.before) if n < len(near)]] = True
-        return lambda b, h, q, k: (
-            (q >= k) & (near[(bar[b, q] - bar[b, k]).clamp(min=0)] | summary[b, k])
-        )
-    if isinstance(mask, Blocks):
-        blocks, size = known["blocks"], mask.size
-        return lambda b, h, q, k: blocks[b, 0, q // size, k // size]
-    pairs = torch.from_numpy(_mask(workload))
-    return lambda b, h, q, k: pairs[b, 0, q, k]
-
-
 def torch_flex(size: int, workload: Workload) -> Infer:
     """Compiled flex_attention, and its block mask, compiled too, in blocks of this size."""
     torch = _torch()
     from torch.nn.attention import flex_attention as flex  # pyright: ignore[reportMissingImports]
 
     torch._dynamo.config.recompile_limit = 1000  # each case is compiled for its own shapes
-    length, test = _case(workload).length, _flex_test(torch, workload)
+    case, (feeds,) = _case(workload), workload.batches
+    length = case.length
+    test = flex_test(case.mask, feeds, length, torch.from_numpy)
     attend = torch.compile(flex.flex_attention, dynamic=False)
     make = torch.compile(flex.create_block_mask, dynamic=False)
     once = partial(make, test, 1, None, length, length, device="cpu", BLOCK_SIZE=size)

@@ -10,13 +10,14 @@ from benchmarks.gpu.answers import attention_error, checked, expect, normal
 from benchmarks.gpu.arrays import download, empty, part, upload
 from benchmarks.gpu.driver import Array
 from benchmarks.gpu.journal import Case, Result, Telling
+from benchmarks.gpu.mask_work import EVERYTHING, Sees
 from benchmarks.gpu.peers import Torch, attention_peers
 from benchmarks.gpu.products import Machine, Operands, Work, dense, dense_tile
 from benchmarks.gpu.run import DTYPE, ITEM, OURS, Run
 from benchmarks.gpu.timing import Contender, Make, operand_sets
 from pitc.check.feeds import draw_lengths
 from pitc.codegen.call import DeviceTensor
-from pitc.ir.kernel import KernelRequest
+from pitc.ir.cuda_target import SUMS_M
 
 BERT, TINY = (32, 128, 12, 768, 3072), (4, 16, 1, 64, 128)
 """Sequences, their longest, heads, width and inner width: BERT-base, and for an emulated device."""
@@ -58,18 +59,30 @@ def _attention(run: Run, lengths: list[int], longest: int, heads: int, telling: 
 
 
 def attention(
-    machine: Machine, q: DeviceTensor, k: DeviceTensor, v: DeviceTensor, lengths: list[int]
+    machine: Machine,
+    q: DeviceTensor,
+    k: DeviceTensor,
+    v: DeviceTensor,
+    lengths: list[int],
+    sees: Sees = EVERYTHING,
 ) -> tuple[Work, DeviceTensor]:
     """Attention over packed sequences, as the runtime launches it, and where its answer will be."""
     rows, heads, width = q.shape
-    request = KernelRequest.of_cuda("attention", DTYPE, d=width, dv=width, bias=0)
     ends = upload(machine.device, np.cumsum([0, *lengths]).astype(np.int32))
     gate = upload(machine.device, np.array([0, rows], np.int32))
     out = empty(machine.device, (rows, heads, width), np.float16)
-    turns = machine.turns((rows // 64 + len(lengths)) * heads)
-    numbers = (float(width**-0.5), 0, 0, 0, 0, 0)
-    arguments = (q, k, v, ends, ends, out, *numbers, gate, 0, turns)
-    return machine.library.bound(f"{request.symbol}_cuda", *arguments), out
+    turns = machine.turns((rows // SUMS_M + len(lengths)) * heads)
+    looked_at: list[DeviceTensor] = []
+    numbers = [float(width**-0.5), 0, 0, 0, 0, 0]
+    if sees.text:
+        places = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])
+        looked_at += [upload(machine.device, places)] * 2
+        looked_at += [upload(machine.device, x) for x in sees.tests]
+        numbers[2] = 1  # a row without keys is 0
+        numbers.append(int(sees.no_pairs_to_mean))
+    symbol = sees.request(DTYPE, width).symbol
+    arguments = (q, k, v, ends, ends, *looked_at, out, *numbers, gate, 0, turns)
+    return machine.library.bound(f"{symbol}_cuda", *arguments), out
 
 
 def layer_cases(run: Run) -> Iterator[Case]:

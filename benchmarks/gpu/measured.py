@@ -13,10 +13,13 @@ from benchmarks.gpu.run import OURS
 DEVICE = "NVIDIA H100 80GB HBM3"
 """Whose results are told."""
 RESULTS = Path(__file__).parent.parent / "results" / "gpu"
-STEPS = ("copy", "gemm", "spmm", "layer", "attention", "detector", "wgmma", "bert")
+STEPS = ("copy", "gemm", "spmm", "layer", "attention", "masks", "detector", "wgmma", "bert")
 """Whose times are told, in this order."""
-PEERS = ("cublas", "torch-padded", "torch-packed", "sdpa-padded", "flash-varlen", "ort-cuda")
-"""Dense ones, which a person would take."""
+PEERS = (
+    *("cublas", "torch-padded", "torch-packed", "sdpa-padded", "sdpa", "sdpa-mask", "sdpa-causal"),
+    *("flash-varlen", "flex", "ort-cuda"),
+)
+"""Those that a person would take."""
 SPARSE = ("cusparse-csr-made", "triton-bsr32-made")
 """The fastest of these is told; their lists are made before, which is in no time."""
 

@@ -46,6 +46,7 @@ STEPS: Mapping[str, Step] = {
         Step("spmm", 60, 15, has_peers=True),
         Step("layer", 30, 20, has_peers=True),
         Step("attention", 20, 15, has_peers=True),
+        Step("masks", 50, 25, has_peers=True),
         Step("detector", 20, 10),
         Step("sessions", 50, 15, "sessions"),
         Step("wgmma", 15, 8, "wgmma"),
@@ -58,7 +59,7 @@ STEPS: Mapping[str, Step] = {
 }
 
 FIRST = (
-    *("smoke", *TESTS, "copy", "gemm", "spmm", "layer", "attention", "detector"),
+    *("smoke", *TESTS, "copy", "gemm", "spmm", "layer", "attention", "masks", "detector"),
     *("sessions", "wgmma"),
 )
 SECOND = ("smoke", *SANITIZED, "counters", "tiles", "prices")

@@ -37,6 +37,8 @@ def _times(result: Result) -> str:
     rows = {row["name"]: row["us"] or row["first_us"] for row in result["contenders"]}
     own = next(iter(rows))
     parts = [f"{own} {rows[own]:.1f} us"]
+    rates = [row["tflops"] for row in result["contenders"] if "tflops" in row]
+    parts += [f"{rate:.1f} TFLOP/s" for rate in rates[:1]]
     parts += [f"{name} {gain:.2f}x" for name, gain in result.get("speedup", {}).items()]
     parts += [
         f"{name} {result[name]:.2f}"

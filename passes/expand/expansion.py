@@ -183,6 +183,11 @@ def _source(parts: Iterable[ir.Node], x: ir.Value | None) -> Source:
     return Source(x, tuple(places), ir.node("Identity", [x]) if made and not places else None)
 
 
+def fused_parts(model: ir.Model) -> frozenset[ir.Node]:
+    """The nodes that stand for one fused node of the source each."""
+    return frozenset(node for found in model.meta.get(META, ()) for node in found.members)
+
+
 def restore_fused(model: ir.Model, lowered: Collection[ir.Node]) -> int:
     """Put together the nodes none of whose parts was lowered.
 

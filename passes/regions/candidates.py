@@ -21,6 +21,7 @@ from pitc.ir.nodes import first_output, input_names
 from pitc.ir.refusal import Code
 from pitc.ir.since import Since
 from pitc.ir.sizes import sizes_known
+from pitc.passes.expand import fused_parts
 from pitc.passes.exprs.coordinates import follow
 from pitc.passes.regions.attention import key_coords, row_coords
 from pitc.passes.regions.channels import is_convolution
@@ -136,10 +137,15 @@ class Search:
 
     @cached_property
     def all_keys(self) -> dict[str, list[FormContext]]:
-        """Domains of all keys, in their own order, of the values that rows with zeros multiply."""
+        """Domains of all keys, in their own order, of the values that weights multiply.
+
+        Where all weights may count, a fused operator of ONNX Runtime is as fast.
+        """
         graph, found = self.graph, InOrder(self.graph)
-        for _, expr, (left, right) in self._free_products():
-            if any(is_zero(f.constant) or f.constant == ZN for f in graph[left].fills):
+        fused = fused_parts(graph.model)
+        for node, expr, (left, right) in self._free_products():
+            zeros = any(is_zero(f.constant) or f.constant == ZN for f in graph[left].fills)
+            if zeros or (node not in fused and weighs(graph, node)):
                 for coords in key_coords(expr, graph[right].shape):
                     found.add(right, coords)
         known = dict[str, list[FormContext]]()

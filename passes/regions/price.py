@@ -35,6 +35,7 @@ from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.live_tests import bytes_touched, tests_cost_more
 
 Forms = Mapping[ir.Node, Form]
+DENSE_SHARE = 8  # of attention's operations, what its scores take in memory is one of so many parts
 KEYS_PER_QUERY = 64  # that are turned, where keys are a cache
 
 
@@ -187,14 +188,23 @@ def estimated_size(extents: Shape, size: int = EXAMPLE_SIZE) -> int:
 
 
 def _row_flops(graph: Graph, form: Form, size: int = EXAMPLE_SIZE) -> int:
-    """Multiply-adds, counted twice, that one dead row saves: of attention from all rows none, as
-    what a dead key saves grows with the number of rows, which may be one.
+    """Multiply-adds, counted twice, that one dead row saves.
+
+    Attention from all rows saves none of them where no pair is hidden, as what a dead key saves
+    grows with the number of rows, which may be one. But no score is written to memory, and none is
+    read: that counts as a part of them (`DENSE_SHARE`).
     """
     out = form.packings[0]
     if form.saves is Saves.TERMS:
         return 2 * estimated_size(graph[out.name].shape or (), size)
-    hides = isinstance(form.plan, Attention) and form.plan.hides
-    return 0 if out.domain.lives_everywhere and not hides else _flops_of_row(graph, form, size)
+    flops = _flops_of_row(graph, form, size)
+    if not out.domain.lives_everywhere:
+        return flops
+    if not isinstance(form.plan, Attention):
+        return 0
+    if form.plan.hides:
+        return flops
+    return flops // DENSE_SHARE if graph.target.hides_pairs == "lists" else 0
 
 
 def _flops_of_row(graph: Graph, form: Form, size: int) -> int:

@@ -20,6 +20,7 @@ STRUCK = {
     "spmm": "gather_gemm",
     "layer": "attention",
     "attention": "attention",
+    "masks": "sees_p0n",
     "detector": "detect",
     "sessions": "gather_gemm",
     "tiles": "64x64",

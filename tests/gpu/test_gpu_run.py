@@ -100,6 +100,15 @@ def test_all_steps_run_through(tmp_path: Path) -> None:
     assert named["detector-128-90"]["of_copy"] > 0
     errors = named["layer-4x16-m5"]["contenders"][0]["errors"]
     assert set(errors) == {*(f"product-{i}" for i in range(1, 7)), "attention"}
+    masks = [result for result in found["results"] if result["step"] == "masks"]
+    assert [result["case"]["sees"] for result in masks] == [
+        *("p0n", "p0p1on", "p0k0aq0ap1k0aq0aon", "e0p0a", "f0n", "")
+    ]
+    for result in masks:
+        (row,) = result["contenders"]
+        assert row["error"] < 1e-3 and row["tflops"] > 0 and row["graph"]
+        assert "torch" in result["left_out"] and 0 < result["case"]["live_share"] <= 1
+    assert named["masks-96-causal"]["case"]["live_pairs"] == 96 * 97 // 2
     assert named["session-bert-f16"]["errors"].keys() == {
         *("full", "right", "left", "one", "1x1", "2x40")
     }
@@ -299,12 +308,12 @@ def test_targets_stand_beside_what_was_reached() -> None:
     case = {"name": "x", "targets": {"cublas": 5.0, "of_copy": 0.6, "other": 1}}
     result = {
         "case": case,
-        "contenders": [{"name": "pitc", "us": 2.0}, {"name": "cublas", "us": 9.0}],
+        "contenders": [{"name": "pitc", "us": 2.0, "tflops": 1.5}, {"name": "cublas", "us": 9.0}],
         "speedup": {"cublas": 4.5},
         "of_copy": 0.7,
     }
     line = line_of(result)
-    assert "cublas 4.50x" in line and "target cublas 5.0: missed" in line
+    assert "pitc 2.0 us, 1.5 TFLOP/s, cublas 4.50x" in line and "target cublas 5.0: missed" in line
     assert "target of_copy 0.6: met" in line and "target other 1: not measured" in line
 
 

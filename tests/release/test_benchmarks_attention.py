@@ -24,6 +24,7 @@ from benchmarks.attention_memory import measure_memory
 from benchmarks.attention_work import attention_cost, attention_feeds, pairs_of
 from benchmarks.cases import CASES, source
 from benchmarks.contenders import ATTENTION, CONTENDERS, OURS, Contender, relative_error, whole
+from benchmarks.flex_tests import flex_test
 from benchmarks.report import over_limit, save, table, verdicts, with_verdicts
 from benchmarks.run import describe, time_case
 from benchmarks.sparse_cases import Targets
@@ -207,7 +208,8 @@ def test_functions_for_flex_attention(name: str, tmp_path: Path) -> None:
     made = make_workload(small(name), tmp_path)
     at = torch.arange(64)
     first = torch.zeros((), dtype=torch.int64)
-    got = attention_peers._flex_test(torch, made)(first, first, at[:, None], at[None])
+    test = flex_test(MASKS[name], made.batches[0], 64, torch.from_numpy)
+    got = test(first, first, at[:, None], at[None])
     assert contender("flex-64").says(made)
     np.testing.assert_array_equal(got.numpy(), seen_by(MASKS[name], made.batches[0], 1, 64)[0, 0])
 
