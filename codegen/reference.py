@@ -111,6 +111,7 @@ def attention(
     score_scale: float = 1.0,
     weight_steps: Steps | None = None,
     score_cap: float | None = None,
+    sink: float | None = None,
 ) -> Array:
     """softmax(scale * q @ k.T + bias) @ v for one head.
 
@@ -125,22 +126,24 @@ def attention(
         score_scale: Their factor behind that.
         weight_steps: What the softmax is rounded to.
         score_cap: What the hyperbolic tangent of the scaled scores is multiplied by.
+        sink: One more score of each row, of a key that has no value.
 
     Returns:
         `[Q, DV]` f64.
     """
     fill = 0.0 if nan_to_zero else math.nan
-    if not len(k):
+    if not len(k) and sink is None:
         return np.full((len(q), v.shape[1]), fill)
     with np.errstate(all="ignore"):
         s = scale * (q.astype(np.float64) @ k.astype(np.float64).T)
         s = s if score_cap is None else np.tanh(s) * score_cap
         s = s if score_steps is None else to_steps(s, *score_steps) * score_scale
         s = s if bias is None else s + bias
+        s = s if sink is None else np.column_stack([s, np.full(len(s), sink)])
         e = np.exp(s - s.max(axis=1, keepdims=True))
         p = e / e.sum(axis=1, keepdims=True)
         undefined = np.isnan(p).any(axis=1)
         p = p if weight_steps is None else to_steps(p, *weight_steps)
-        out: Array = p @ v.astype(np.float64)
+        out: Array = p[:, : len(v)] @ v.astype(np.float64)
     out[undefined] = fill
     return out

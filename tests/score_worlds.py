@@ -14,7 +14,8 @@ from pitc.ir.region import Test
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import FormContext, PackCandidate, Packing
 from pitc.passes.regions.layout import layout_of
-from pitc.passes.regions.scores import Scores, live_pairs, rest_on_zeros, walk
+from pitc.passes.regions.score_walk import walk
+from pitc.passes.regions.scores import Scores, live_pairs, rest_on_zeros
 from tests.fact_check import analysed
 
 TEXT = """

@@ -9,7 +9,7 @@ are read in place, row by row, as broadcast operands, and softmax needs no horiz
             p[key, lane] = k[key] . qt (capped: cap * tanh of it) + bias;  running maximum m
             p = exp(p - m);  running sum l
             o[dv, lane] = o * exp(m before - m) + sum over keys of v[key, dv] * p[key, lane]
-        out = o / l
+        out = o / l                         (with a sink: m starts as it, l has exp(sink - m) more)
 
 Sums over the keys of a block are chains of their own, so that long ones lose no digits. Every lane
 runs the same operations in the same order whatever its neighbours are, so the bits of a query do
@@ -46,7 +46,8 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
 
     Args:
         symbol: Name of the kernel.
-        params: `d`, `dv`, `bias`; perhaps `pairs`, `score_cap`, `score_steps`, `weight_steps`.
+        params: `d`, `dv`, `bias`; perhaps `pairs`, `sink`, `score_cap`, `score_steps`,
+            `weight_steps`.
         target: CPU level.
     """
     if not (1 <= params["d"] <= MAX_WIDTH and 1 <= params["dv"] <= MAX_WIDTH):
@@ -75,6 +76,7 @@ class _Kernel:
             self.order = tir.tensor("order", (tq,), "int32")
         self.out = tir.tensor("out", (tq, heads, self.dv))
         self.scale = tir.float_scalar("scale")
+        self.sink = tir.float_scalar("sink") if params.get("sink") else None
         self.cap = tir.float_scalar("cap") if params.get("score_cap") else None
         self.score_steps = self.weight_steps = None
         if params.get("score_steps"):
@@ -99,6 +101,17 @@ class _Kernel:
         start = self.at["q0"]
         one = OneQuery(self, start, KEY_BLOCK, UNROLL)
         tir.either(self.at["q1"] - start == 1, one.emit, self.emit_blocks)
+
+    def least(self) -> tir.Expr:
+        """What maxima of scores start at."""
+        return tir.splat(float("-inf") if self.sink is None else self.sink)
+
+    def with_sink(self, total: tir.Expr, pivot: tir.Expr) -> tir.Expr:
+        """A sum of weights, and the sink's, which has no value; an infinite one gives NaN."""
+        if self.sink is None:
+            return total
+        score = tir.keep(tir.splat(self.sink) - pivot)
+        return tir.keep(total + exp(score, nonpositive=True))
 
     def capped(self, score: tir.Expr) -> tir.Expr:
         """A vector of scores: cap * tanh(score), where there is a cap."""
@@ -141,9 +154,8 @@ class _QueryBlock:
         """The loop over key blocks."""
         kernel, top, total = self.kernel, self.top, self.total
         self.load_queries()
-        lowest = tir.splat(float("-inf"))
         for g in self.groups:
-            top[g].set(lowest)
+            top[g].set(kernel.least())
             total[g].set(tir.splat(0))
         count = kernel.at["k1"] - kernel.at["k0"]
         blocks = tir.bind((count + kernel.keys - 1) // kernel.keys)
@@ -156,6 +168,11 @@ class _QueryBlock:
             self.exponentials(keys, pivot, decay)
             if kernel.weight_steps is None:
                 self.values(kb == 0, k0, keys, decay)
+        if kernel.sink is not None:
+            with tir.when(blocks == 0):
+                self.clear()
+            for t, pivot in zip(total, self.pivot(), strict=True):
+                t.set(kernel.with_sink(t.value, pivot))
         if kernel.weight_steps is None:
             self.store_out([tir.keep(tir.splat(1) / t.value) for t in total])
         else:
@@ -173,6 +190,12 @@ class _QueryBlock:
         """
         lowest, zero = tir.splat(float("-inf")), tir.splat(0)
         return [tir.keep(tir.select(t.value == lowest, zero, t.value)) for t in self.top]
+
+    def clear(self) -> None:
+        """Make o 0: without keys it is undefined, but a sink has weight."""
+        with tir.serial(0, tir.int64(self.kernel.dv)) as dv:
+            for g in self.groups:
+                tir.store(self.kernel.o, tir.splat(0), dv, g * tir.LANES)
 
     def load_queries(self) -> None:
         """qt[d, lane] = scale * q[q0 + lane, hq, d]."""

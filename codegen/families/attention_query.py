@@ -46,8 +46,7 @@ class OneQuery:
         kernel, top = self.kernel, self.top
         self.query = tir.bind(kernel.query(self.query))
         self.load_query()
-        lowest = tir.splat(float("-inf"))
-        top.set(lowest)
+        top.set(kernel.least())
         self.total.set(tir.splat(0))
         first, stop = kernel.at["k0"], kernel.at["k1"]
         with tir.serial(0, (stop - first + self.key_block - 1) // self.key_block) as kb:
@@ -55,12 +54,27 @@ class OneQuery:
             keys = tir.bind(tir.smaller(tir.int64(self.key_block), stop - k0))
             before = tir.keep(top.value)
             self.scores(k0, keys)
-            # While all keys were -inf, subtract 0 and not -inf: the sum must stay 0.
-            pivot = tir.keep(tir.select(top.value == lowest, tir.splat(0), top.value))
+            pivot = self.pivot()
             decay = exp(tir.keep(before - pivot), nonpositive=True)
             self.exponentials(keys, pivot)
             self.values(kb == 0, k0, keys, decay)
+        if kernel.sink is not None:
+            with tir.when(stop == first):
+                self.clear()
+            self.total.set(kernel.with_sink(self.total.value, self.pivot()))
         self.store_out()
+
+    def pivot(self) -> tir.Expr:
+        """What to subtract from scores: the maximum so far; 0 and not -inf while all keys were
+        -inf, as the sum must stay 0.
+        """
+        lowest = tir.splat(float("-inf"))
+        return tir.keep(tir.select(self.top.value == lowest, tir.splat(0), self.top.value))
+
+    def clear(self) -> None:
+        """Make o 0: without keys it is undefined, but a sink has weight."""
+        for dv in range(0, self.kernel.dv, tir.LANES):
+            tir.store(self.o, tir.splat(0), tir.int64(dv))
 
     def load_query(self) -> None:
         """q[d] = scale * q[query, hq, d]."""

@@ -15,7 +15,8 @@ that the kernel can follow (`scores.py`):
 * pairs at which the softmax is 0 are left out, as far as tests say so (`pairs.py`);
 * a NaN guard behind the softmax becomes `nan_to_zero`, a mask behind it `no_keys_to_zero`;
 * scores, or the probabilities, that are quantised and dequantised are rounded by the kernel, and
-  scores that a hyperbolic tangent caps are capped by it (`steps.py`).
+  scores that a hyperbolic tangent caps are capped by it (`steps.py`);
+* a score beside those of the keys, which has no value, is the kernel's sink (`weights.py`).
 
 The skipped terms are exact zeros of the second contraction, for finite v.
 """
@@ -46,20 +47,16 @@ from pitc.passes.regions.form import (
     PackCandidate,
     Packing,
     PairsOperand,
+    WholeOperand,
     static_shape,
 )
 from pitc.passes.regions.layout import layout_of, wide
 from pitc.passes.regions.pairs import program, tests_of
-from pitc.passes.regions.scores import (
-    Scores,
-    covers,
-    is_factor,
-    live_pairs,
-    rest_on_zeros,
-    walk,
-)
+from pitc.passes.regions.score_walk import walk
+from pitc.passes.regions.scores import Scores, covers, is_factor, live_pairs, rest_on_zeros
 from pitc.passes.regions.steps import Steps
 from pitc.passes.regions.stored import Heads, Stored, best_ways, ways_to_read
+from pitc.passes.regions.weights import number_per_head
 
 
 def attention(site: PackCandidate) -> Form | Refusal:
@@ -267,6 +264,13 @@ def _form(
     if scores.bias and not _bias_fits(graph, expr, scores, heads):
         text = "a bias needs scores [batch, heads, queries, keys]"
         return site.refuse(Code.NO_LOWERING, text, scores.bias[0].name)
+    sinks = 0
+    if scores.sink is not None:
+        found = number_per_head(graph, scores.sink, heads, len(expr.shape))
+        if found is None or graph[scores.sink].dtype != np.float32:
+            text = "a sink is not one number of float32, nor one for each head"
+            return site.refuse(Code.NO_LOWERING, text, scores.sink)
+        sinks = found
     hidden, lists = tuple(scores.hidden), graph.target.hides_pairs == "lists"
     tests = tests_of(hidden) if hidden and not lists else None
     inner, weight = scores.inner, scores.weight_steps
@@ -274,6 +278,7 @@ def _form(
     plan = Attention(
         pairs=bool(hidden) and lists,
         bias=bool(scores.bias),
+        sink=bool(sinks),
         d=d,
         dv=dv,
         dtype=str(taken[0].numpy()),
@@ -340,6 +345,7 @@ def _operands(
         "q_offsets": OffsetsOperand(queries, "offsets"),
         "k_offsets": OffsetsOperand(keys, "offsets"),
         "bias": BiasOperand(tuple(scores.bias)),
+        "sink": WholeOperand(scores.sink or "", (-1,)),
         "q_coords": OffsetsOperand(queries, "coords"),
         "k_coords": OffsetsOperand(keys, "coords"),
         "live": OffsetsOperand(keys, "live"),

@@ -36,7 +36,7 @@ class KernelRequest:
             gather_gemm `bits`, `stored` and `factor`, of contract_block of a sampled product
             `stored` too; `k` (panels); `k`, `n`, `stored`, `factor` (stored_rows); `n`,
             `activation`, `residual` (swrite_columns); `d`, `dv`, `bias`, perhaps `pairs`,
-            `score_cap`, `score_steps` and `weight_steps`, of GPUs `sees` (attention,
+            `sink`, `score_cap`, `score_steps` and `weight_steps`, of GPUs `sees` (attention,
             `pitc.ir.seen`). A GPU's kernels have no `k`
             and `n`, but `loose`: rows may start anywhere. `detect` has `bits` where a contraction
             has told what is not 0.
@@ -95,7 +95,7 @@ class KernelRequest:
                 suffix = "_res" if p["residual"] else ""
                 return f"swrite_columns_n{p['n']}_{p['activation']}{suffix}"
             case "attention":
-                kinds = ("bias", "pairs", "score_cap", "score_steps", "weight_steps")
+                kinds = ("bias", "pairs", "sink", "score_cap", "score_steps", "weight_steps")
                 found = [x for x in kinds if p.get(x)]
                 return "_".join([f"attention_d{p['d']}_v{p['dv']}", *found])
         raise ValueError(f"unknown kernel family {self.family!r}")

@@ -131,7 +131,7 @@ class Target:
             node makes for it, or by `tests` that its kernel evaluates; empty: not at all.
         reads_stored: Attention can read keys and values as a cache has them, and one head of them
             for several heads of queries.
-        rounds_attention: Attention can round its scores and weights to steps, and cap scores.
+        steps_on_scores: Attention can round its scores and weights to steps, cap scores, and have a sink.
         panel_width: Columns of a panel of a stored weight.
         turned_columns: Columns that a kernel over a sparse right operand computes in one call.
         least_extent: Extents of a contraction below it stay with ONNX Runtime.
@@ -165,7 +165,7 @@ class Target:
     reads_relu: bool = True
     hides_pairs: str = "lists"
     reads_stored: bool = True
-    rounds_attention: bool = True
+    steps_on_scores: bool = True
     pads_bias: bool = False
     panel_width: int = PANEL_WIDTH
     turned_columns: int = TURNED_COLUMNS
@@ -194,7 +194,7 @@ CUDA = Target(
     reads_relu=False,
     hides_pairs="tests",
     reads_stored=False,
-    rounds_attention=False,
+    steps_on_scores=False,
     pads_bias=True,
 )
 

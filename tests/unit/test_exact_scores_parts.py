@@ -12,16 +12,14 @@ from pitc.ir.index import ONE, ZERO, Digit, Poly, atom, dim_index, poly, sym
 from pitc.ir.region import SOME, Region, Test, position
 from pitc.passes.audit.points import where
 from pitc.passes.regions.domain import Domain
+from pitc.passes.regions.score_steps import elementwise, reshape, unexpanded
+from pitc.passes.regions.score_walk import _at_softmax
 from pitc.passes.regions.scores import (
-    _at_softmax,
-    _elementwise,
-    _known_at_pairs,
     _proof,
-    _reshape,
     covers,
+    known_at_pairs,
     live_pairs,
     rest_on_zeros,
-    unexpanded,
 )
 from tests.region_worlds import regions, shape_of, worlds
 from tests.score_worlds import (
@@ -186,7 +184,7 @@ def known(name: str, facts: list[FillFact], pairs: list[Region]) -> tuple[Consta
     if not graph.is_constant(name):
         graph[name].fills = facts
     scores.pairs, scores.rests_on = pairs, [Region([LIVE])]
-    return _known_at_pairs(site_of(graph), scores, expr, 0, name), [str(r) for r in scores.rests_on]
+    return known_at_pairs(site_of(graph), scores, expr, 0, name), [str(r) for r in scores.rests_on]
 
 
 def test_numbers_at_live_pairs() -> None:
@@ -212,10 +210,10 @@ def test_a_value_of_unknown_shape_or_reads_has_no_facts() -> None:
     expr, scores = graph["m"].expr, scores_at("m")
     assert expr is not None
     site = site_of(graph)
-    assert _known_at_pairs(site, scores, expr, 0, "live") == 1
-    assert _known_at_pairs(site, scores, expr, 3, "live") is None
+    assert known_at_pairs(site, scores, expr, 0, "live") == 1
+    assert known_at_pairs(site, scores, expr, 3, "live") is None
     graph["live"].shape = None
-    assert _known_at_pairs(site, scores, expr, 0, "live") is None
+    assert known_at_pairs(site, scores, expr, 0, "live") is None
 
 
 def test_the_value_before_it_was_repeated() -> None:
@@ -258,7 +256,7 @@ def follow(body: str, *coords: Digit, pairs: list[Region]) -> tuple[str, list[st
     node, expr = graph["x"].producer, graph["x"].expr
     assert node is not None and expr is not None
     scores.query_coords, scores.key_coords, scores.pairs = coords[:1], coords[1:], pairs
-    refusal = _reshape(site_of(graph), scores, node, expr)
+    refusal = reshape(site_of(graph), scores, node, expr)
     if refusal is not None:
         assert scores.name == "x" and scores.pairs == pairs and scores.query_coords == coords[:1]
         return refusal.code.name, []
@@ -342,7 +340,7 @@ def test_whole_rows_that_are_replaced_may_be_anything_before(
     node, expr, scores = graph["x"].producer, graph["x"].expr, scores_at("x")
     assert node is not None and expr is not None
     scores.softmaxed, scores.pairs = True, [pair, other]
-    stop = _elementwise(site_of(graph), scores, node, expr)
+    stop = elementwise(site_of(graph), scores, node, expr)
     assert (stop is None) == stays
     if stays:
         assert scores.rests_on == [KEPT, other]

@@ -338,6 +338,7 @@ class Attention(KernelPlan):
         heads: How many.
         scale: Of scores.
         bias: Scores have one.
+        sink: A number for all heads, or one for each, stands beside the scores of a row and has no value.
         pairs: Queries see the keys that lists say.
         program: They see those that it says, of a GPU: a program as of `Pairs`.
         positions: Its tests of positions.
@@ -369,6 +370,7 @@ class Attention(KernelPlan):
         "cuda": {
             "group": "",
             "pairs": "0",
+            "sink": "0",
             "whole": "0",
             "score_cap": "",
             "score_step": "",
@@ -392,6 +394,7 @@ class Attention(KernelPlan):
         Operand("bias", FLOAT32, ("bias",)),
         Operand("q_coords", INT32, ("bias", "program")),
         Operand("k_coords", INT32, ("bias", "whole", "program")),
+        Operand("sink", FLOAT32, ("sink",)),
         Operand("live", ANY, ("whole",)),
         Operand("keys", INT32, ("pairs",)),
         Operand("seen_by", INT32, ("pairs",)),
@@ -409,6 +412,7 @@ class Attention(KernelPlan):
     no_keys_to_zero: Annotated[bool, Flag()]
     no_pairs_to_mean: Annotated[bool, Flag()] = False
     pairs: Annotated[bool, Flag()] = False
+    sink: Annotated[bool, Flag()] = False
     q_head: Annotated[int, HEAD] = 0
     k_head: Annotated[int, HEAD] = 0
     v_head: Annotated[int, HEAD] = 0
