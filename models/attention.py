@@ -21,11 +21,13 @@ class AttentionConfig:
         mask: Which keys a query sees.
         heads: Heads, which share the mask.
         size: Width of a head.
+        sinks: A number of each head stands beside the scores and takes weight, as GPT-OSS has it.
     """
 
     mask: PairMask
     heads: int = 12
     size: int = 64
+    sinks: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,32 @@ class StepConfig:
         return Causal(self.window)
 
 
-def _attended(g: GraphBuilder, q: str, k: str, v: str, seen: str | None, size: int) -> str:
+def _with_sinks(g: GraphBuilder, scores: str, sinks: tuple[float, ...]) -> str:
+    """Weights beside sinks: each row's largest score is subtracted first."""
+    lead = g.op("Slice", g.op("Shape", scores), g.ints(0), g.ints(3))
+    number = g.const(np.array(sinks, np.float32).reshape(1, -1, 1, 1))
+    column = g.op("Expand", number, g.op("Concat", lead, g.ints(1), axis=0))
+    both = g.op("Concat", scores, column, axis=3)
+    top = g.op("ReduceMax", both, g.ints(-1), keepdims=1)
+    weights = g.op("Softmax", g.op("Sub", both, top), axis=-1)
+    return g.op("Slice", weights, g.ints(0), g.ints(-1), g.ints(3))
+
+
+def _attended(
+    g: GraphBuilder,
+    q: str,
+    k: str,
+    v: str,
+    seen: str | None,
+    size: int,
+    sinks: tuple[float, ...] = (),
+) -> str:
     scores = SCORES["mul"](g, q, g.op("Transpose", k, perm=[0, 1, 3, 2]), size)
     if seen is not None:
         bias = g.op("Where", seen, g.const(0.0), g.const(FLOAT_MIN))
         scores = g.op("Add", scores, bias)
+    if sinks:
+        return g.op("MatMul", _with_sinks(g, scores, sinks), v)
     return g.op("MatMul", g.op("Softmax", scores, axis=-1), v)
 
 
@@ -84,7 +107,7 @@ def attention(config: AttentionConfig) -> onnx.ModelProto:
     rows = [g.input(name, np.float32, shape) for name in ("q", "k", "v")]
     q, k, v = (_by_head(g, x, config) for x in rows)
     seen = config.mask.graph(g, places(g, g.size(rows[0], 0), g.size(rows[0], 1)))
-    y = _attended(g, q, k, v, seen, config.size)
+    y = _attended(g, q, k, v, seen, config.size, config.sinks)
     g.output(_joined(g, y, width), "y", np.float32, shape)
     return g.model()
 
@@ -109,7 +132,8 @@ def attention_layer(config: AttentionConfig, rng: np.random.Generator) -> onnx.M
 
     q, k, v = (_by_head(g, linear(name, x), config) for name in ("query", "key", "value"))
     seen = config.mask.graph(g, places(g, g.size(x, 0), g.size(x, 1)))
-    y = linear("out", _joined(g, _attended(g, q, k, v, seen, config.size), width))
+    y = _attended(g, q, k, v, seen, config.size, config.sinks)
+    y = linear("out", _joined(g, y, width))
     g.output(y, "y", np.float32, ("batch", "sequence", width))
     return g.model()
 

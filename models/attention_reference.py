@@ -4,7 +4,7 @@ It is written apart from the builders: each checks the other.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +43,9 @@ def live_pairs(
     )
 
 
-def attended(q: Array, k: Array, v: Array, seen: Seen, queries: Array) -> Float:
+def attended(
+    q: Array, k: Array, v: Array, seen: Seen, queries: Array, sinks: Sequence[float] = ()
+) -> Float:
     """What some queries get.
 
     Args:
@@ -52,10 +54,12 @@ def attended(q: Array, k: Array, v: Array, seen: Seen, queries: Array) -> Float:
         v: [batch, groups, key, width].
         seen: Sequence and places of queries -> what they see, bool [queries, key].
         queries: Places of the queries whose answers are wanted.
+        sinks: One more score of each head, that has no value.
 
     Returns:
         f64 [batch, heads, queries, width]. A query that sees no key gets the mean of all values:
-        the least float was added to each of its scores, which makes them equal.
+        the least float was added to each of its scores, which makes them equal. Beside a sink it
+        gets 0.
     """
     batch, heads, _, size = q.shape
     each = heads // k.shape[1]
@@ -69,9 +73,13 @@ def attended(q: Array, k: Array, v: Array, seen: Seen, queries: Array) -> Float:
                 keys, values = (x[row, head // each].astype(np.float64) for x in (k, v))
                 scores = q[row, head, asked].astype(np.float64) @ keys.T / math.sqrt(size)
                 scores[hidden] = -np.inf
-                scores[blind] = 0.0
+                if sinks:
+                    scores = np.column_stack([scores, np.full(len(scores), sinks[head])])
+                else:
+                    scores[blind] = 0.0
                 weights = np.exp(scores - scores.max(1, keepdims=True))
                 weights /= weights.sum(1, keepdims=True)
+                weights = weights[:, : len(values)]
                 y[row, head, start : start + ROWS] = weights @ values
     return y
 
@@ -91,8 +99,9 @@ def attention_reference(
         size].
     """
     q, k, v = (feeds[name] for name in ("q", "k", "v"))
-    past = 0
+    past, sinks = 0, tuple[float, ...]()
     if isinstance(config, AttentionConfig):
+        sinks = config.sinks
         q, k, v = (by_head(x, config.heads) for x in (q, k, v))
     if isinstance(config, StepConfig):
         past = feeds["past_key"].shape[2]
@@ -104,7 +113,8 @@ def attention_reference(
     def seen(row: int, asked: Array) -> Flags:
         return config.mask.seen(feeds, row, asked + past, k.shape[2])
 
-    y = attended(q, k, v, seen, np.arange(q.shape[2]) if queries is None else queries)
+    places = np.arange(q.shape[2]) if queries is None else queries
+    y = attended(q, k, v, seen, places, sinks)
     if isinstance(config, StepConfig):
         return y
     return y.transpose(0, 2, 1, 3).reshape(len(y), -1, config.heads * config.size)

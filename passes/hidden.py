@@ -20,7 +20,8 @@ def softmaxes(graph: Graph) -> Iterator[Value]:
 
 def hidden_keys(graph: Graph) -> Counter[tuple[str, bool]]:
     """How many softmaxes give 0 by a value, or NaN in a row of such alone; where: (value, True) is
-    where it is not 0. A test of another key, "some key is not hidden", hides none.
+    where it is not 0. A test of another key, "some key is not hidden", hides none, and one of the
+    row alone says only where a key is hidden.
 
     Args:
         graph: The graph after `fill_facts`.
@@ -29,6 +30,7 @@ def hidden_keys(graph: Graph) -> Counter[tuple[str, bool]]:
     for value in softmaxes(graph):
         zeros = (f.region for f in value.fills if annihilates(f.constant))
         tests = {t for region in zeros for t in region}
-        own = (t for t in tests if t.pred == "nz" and not t.somes and not t.alls)  # of the key
-        hidden.update({(t.src, t.yes) for t in own})
+        keys = set() if value.expr is None else set(value.expr.normal)
+        of_key = (t for t in tests if t.pred == "nz" and not t.somes and not t.alls)
+        hidden.update({(t.src, t.yes) for t in of_key if t.dims() & keys})
     return hidden

@@ -42,6 +42,7 @@ MASKS: dict[str, PairMask] = {
     "pairs, and queries of none": Given(0.02),
     "no pair": Given(0.0),
 }
+BESIDE_SINKS = ("full", "causal window", "documents", "no pair")
 LENGTHS = (1, 2, 17, 63, 64, 65, 200)
 
 
@@ -65,8 +66,8 @@ def _alone(name: str) -> Made:
     return attention(config), feeds
 
 
-def _layer(name: str) -> Made:
-    config = AttentionConfig(MASKS[name], 3, 16)
+def _layer(name: str, sinks: tuple[float, ...] = ()) -> Made:
+    config = AttentionConfig(MASKS[name], 3, 16, sinks)
     sizes = product(BATCHES, lengths(config.mask))
     feeds = (draw_layer(config, np.random.default_rng(s), b, s) for b, s in sizes)
     return attention_layer(config, np.random.default_rng(1)), feeds
@@ -113,6 +114,7 @@ def _long() -> Made:
 MODELS: dict[str, Callable[[], Made]] = {
     **{f"attention, {name}": partial(_alone, name) for name in MASKS},
     **{f"layer, {name}": partial(_layer, name) for name in MASKS},
+    **{f"sinks, {name}": partial(_layer, name, (-1.0, 0.5, 3.0)) for name in BESIDE_SINKS},
     "step": _step,
     "modern bert": _bert,
     "longformer": _long,

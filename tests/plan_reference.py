@@ -240,6 +240,12 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
     if fields["pairs"] == "1":
         *inputs, keys, seen_by, tiles, order = inputs  # type: ignore[assignment]
         seen = seen_pairs((keys, seen_by, tiles, order), q_offsets, k_offsets)
+    sinks = None
+    if "sinks" in fields:  # behind the others, but for lists and live points
+        at = 5 + 3 * (fields["bias"] == "1") + (fields["whole"] == "1") * (fields["bias"] != "1")
+        sinks = inputs[at]
+        inputs = (*inputs[:at], *inputs[at + 1 :])
+        assert sinks.shape == (int(fields["sinks"]),)
     heads, d, dv = (int(fields[n]) for n in ("heads", "d", "dv"))
     group = int(fields.get("group", "1"))
     counts = heads, heads // group, heads // group
@@ -279,11 +285,16 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
                     x = np.where(seen[s], x, np.float32(-np.inf))
                     if fields["no_pairs_to_mean"] == "1":
                         x[~seen[s].any(1)] = 0
+                if sinks is not None:
+                    beside = np.full((len(x), 1), sinks[h if len(sinks) > 1 else 0], np.float32)
+                    x = np.concatenate([x, beside], 1)
                 e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True, initial=-np.inf))
                 p = e / e.sum(1, keepdims=True)
                 rounds = "weight_step" in fields
                 weights = to_steps(p.astype(np.float32), fields, "weight") if rounds else p
-                y = weights @ v[ks, h] if k[ks].shape[0] else np.full((x.shape[0], dv), np.nan)
+                y = weights[:, : len(v[ks])] @ v[ks, h]
+                if not p.shape[1]:
+                    y = np.full((x.shape[0], dv), np.nan)
                 if fields["no_keys_to_zero"] == "1" and not p.shape[1]:
                     y = np.zeros_like(y)
                 if fields["nan_to_zero"] == "1":

@@ -140,9 +140,10 @@ def attention_plan(
     group: int | None = None,
     steps: Mapping[str, int | float] | None = None,
 ) -> Plan:
-    """A plan of attention; `steps` are the fields of what it rounds to, or of its cap."""
+    """A plan of attention; `steps` are the fields of what it rounds to, of its cap or its sinks."""
     steps = steps or {}
     kinds = {"score_cap": "score_cap", "score_step": "score_steps", "weight_step": "weight_steps"}
+    kinds = {"sinks": "sink", **kinds}
     rounds = [kind for name, kind in kinds.items() if name in steps]
     fields = dict(zip(("q_head", "k_head", "v_head"), first, strict=True))
     fields |= {} if group is None else {"group": group}

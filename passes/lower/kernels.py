@@ -41,7 +41,7 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
             steps = {name: 1 for name, number in found.items() if number is not None}
             sizes: Params = {"d": plan.d, "dv": plan.dv, "bias": int(plan.bias)}
             sizes |= {"sees": plan.sees} if plan.sees else {}
-            sizes |= {"sink": 1} if plan.sink else {}
+            sizes |= {"sink": 1} if plan.sinks else {}
             kernels = {"attention": _request(plan, target, "attention", sizes | steps)}
             if plan.pairs:
                 listed = sizes | steps | {"pairs": 1}

@@ -56,7 +56,7 @@ from pitc.passes.regions.score_walk import walk
 from pitc.passes.regions.scores import Scores, covers, is_factor, live_pairs, rest_on_zeros
 from pitc.passes.regions.steps import Steps
 from pitc.passes.regions.stored import Heads, Stored, best_ways, ways_to_read
-from pitc.passes.regions.weights import number_per_head
+from pitc.passes.regions.weights import numbers_of_sink
 
 
 def attention(site: PackCandidate) -> Form | Refusal:
@@ -264,13 +264,12 @@ def _form(
     if scores.bias and not _bias_fits(graph, expr, scores, heads):
         text = "a bias needs scores [batch, heads, queries, keys]"
         return site.refuse(Code.NO_LOWERING, text, scores.bias[0].name)
-    sinks = 0
+    sinks = None
     if scores.sink is not None:
-        found = number_per_head(graph, scores.sink, heads, len(expr.shape))
-        if found is None or graph[scores.sink].dtype != np.float32:
+        sinks = numbers_of_sink(graph, scores.sink, heads, len(expr.shape))
+        if sinks is None:
             text = "a sink is not one number of float32, nor one for each head"
             return site.refuse(Code.NO_LOWERING, text, scores.sink)
-        sinks = found
     hidden, lists = tuple(scores.hidden), graph.target.hides_pairs == "lists"
     tests = tests_of(hidden) if hidden and not lists else None
     inner, weight = scores.inner, scores.weight_steps
@@ -278,7 +277,7 @@ def _form(
     plan = Attention(
         pairs=bool(hidden) and lists,
         bias=bool(scores.bias),
-        sink=bool(sinks),
+        sinks=sinks,
         d=d,
         dv=dv,
         dtype=str(taken[0].numpy()),

@@ -97,6 +97,7 @@ def _enter_softmax(
             text = "weights are quantised, and scores have a sink"
             return site.refuse(Code.NO_LOWERING, text, found.sink)
         scores.may_be_uniform, scores.sink = False, found.sink
+        scores.bias_shapes.add(graph[found.scores].shape)
     stop = _at_softmax(site, keys, scores)
     expr = graph[first_output(found.node)].expr
     if stop is not None or expr is None:

@@ -8,6 +8,7 @@ weights of 3 keys beside a sink:  e^z_k / (e^z_0 + e^z_1 + e^z_2 + e^sink)
 
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Reducer
@@ -48,17 +49,19 @@ def softmax_of(graph: Graph, name: str, key: int) -> Softmax | None:
     if _is_softmax(graph, name, key):
         scores, shift = _before_shift(graph, first_input(node), key)
         return Softmax(node, scores, None, (node, *shift))
-    whole = _all_but_one(graph, node, name, key)
-    softmax = None if whole is None else graph[whole].producer
-    if whole is None or softmax is None or not _is_softmax(graph, whole, key):
-        return None
-    both, shift = _before_shift(graph, first_input(softmax), key)
-    join = graph[both].producer
-    names = None if join is None else _joined(graph, join, both, key)
-    if join is None or names is None or graph[names[0]].shape != graph[name].shape:
-        return None
-    sink, spread = _before_spread(graph, names[1])
-    return Softmax(softmax, names[0], sink, (node, softmax, *shift, join, *spread))
+    for before in (0, 1):
+        whole = _all_but_one(graph, node, name, key, before)
+        softmax = None if whole is None else graph[whole].producer
+        if whole is None or softmax is None or not _is_softmax(graph, whole, key):
+            continue
+        both, shift = _before_shift(graph, first_input(softmax), key)
+        join = graph[both].producer
+        names = None if join is None else _joined(graph, join, both, key)
+        if join is None or names is None or graph[names[before]].shape != graph[name].shape:
+            continue  # what is left of two that have all but one place in common has one
+        sink, spread = _before_spread(graph, names[1 - before])
+        return Softmax(softmax, names[before], sink, (node, softmax, *shift, join, *spread))
+    return None
 
 
 def _is_softmax(graph: Graph, name: str, key: int) -> bool:
@@ -104,35 +107,30 @@ def _places(graph: Graph, name: str) -> list[tuple[Poly, Poly]]:
     return [(dim_index(d, e), e) for d, e in enumerate(graph[name].shape or ())]
 
 
-def _all_but_one(graph: Graph, node: ir.Node | None, name: str, key: int) -> str | None:
-    """What a node gives the elements of, in their places, all but the last one along the keys."""
+def _all_but_one(graph: Graph, node: ir.Node, name: str, key: int, before: int) -> str | None:
+    """What a node gives all elements of but those of one key: the last one, or the first `before`
+    ones.
+    """
     expr = graph[name].expr
-    if node is None or expr is None or expr.combine is not Combine.MOVE or not expr.reads:
+    if expr is None or expr.combine is not Combine.MOVE or len(expr.moving_reads) != 1:
         return None
-    source, read = first_input(node), expr.reads[0]
-    shape = graph[source].shape
-    if shape is None or len(shape) != len(expr.shape) or read.operand != 0 or read.within.tests:
-        return None
-    if list(read.index) != [p for p, _ in _places(graph, name)] or len(expr.moving_reads) != 1:
-        return None
-    more = [e + ONE if d == key else e for d, e in enumerate(expr.shape)]
-    return source if list(shape) == more else None
+    read, source = expr.moving_reads[0], first_input(node)
+    at = [dim_index(d, e) + (before if d == key else 0) for d, e in enumerate(expr.shape)]
+    more = tuple(e + ONE if d == key else e for d, e in enumerate(expr.shape))
+    whole = read.operand == 0 and not read.within.tests and graph[source].shape == more
+    return source if whole and list(read.index) == at else None
 
 
 def _joined(graph: Graph, node: ir.Node, name: str, key: int) -> list[str] | None:
-    """Two values, the second of one key, that a node puts behind each other along the keys."""
+    """Two values that a node puts behind each other along the keys; None where it does not."""
     expr, names = graph[name].expr, input_names(node)
-    if expr is None or expr.combine is not Combine.MOVE or len(names) != 2 or len(expr.reads) != 2:
+    first = graph[names[0]].shape
+    if expr is None or expr.combine is not Combine.MOVE or first is None or len(names) != 2:
         return None
-    first, behind = graph[names[0]].shape, graph[names[1]].shape
-    if first is None or behind is None or len(behind) != len(expr.shape) or behind[key] != ONE:
-        return None
-    for k, read in enumerate(expr.reads):
-        at = [dim_index(d, e) for d, e in enumerate(expr.shape)]
-        at[key] = at[key] - first[key] if k else at[key]
-        if read.operand != k or list(read.index) != at:
-            return None
-    return names
+    at = [dim_index(d, e) for d, e in enumerate(expr.shape)]
+    behind = [p - first[key] if d == key else p for d, p in enumerate(at)]
+    found = [(r.operand, list(r.index)) for r in expr.reads]
+    return names if found == [(0, at), (1, behind)] else None
 
 
 def _before_spread(graph: Graph, name: str) -> tuple[str, tuple[ir.Node, ...]]:
@@ -146,8 +144,8 @@ def _before_spread(graph: Graph, name: str) -> tuple[str, tuple[ir.Node, ...]]:
     return name, tuple(nodes)
 
 
-def number_per_head(graph: Graph, name: str, heads: tuple[Digit, ...], rank: int) -> int | None:
-    """How many numbers a sink has, one or one for each head; None where it is neither.
+def numbers_of_sink(graph: Graph, name: str, heads: tuple[Digit, ...], rank: int) -> int | None:
+    """How many numbers of float32 a sink has, one or one for each head; None where it is neither.
 
     Args:
         graph: The graph.
@@ -158,7 +156,7 @@ def number_per_head(graph: Graph, name: str, heads: tuple[Digit, ...], rank: int
     [1, 4, 1, 1] beside scores [batch, 4, queries, keys]   ->   4
     """
     shape = graph[name].shape
-    if shape is None or len(shape) > rank:
+    if shape is None or len(shape) > rank or graph[name].dtype != np.float32:
         return None
     wide = [(d + rank - len(shape), e) for d, e in enumerate(shape) if e != ONE]
     if not wide:

@@ -131,7 +131,8 @@ class Target:
             node makes for it, or by `tests` that its kernel evaluates; empty: not at all.
         reads_stored: Attention can read keys and values as a cache has them, and one head of them
             for several heads of queries.
-        steps_on_scores: Attention can round its scores and weights to steps, cap scores, and have a sink.
+        steps_on_scores: Attention can round its scores and weights to steps, cap scores, and have a
+            sink beside them.
         panel_width: Columns of a panel of a stored weight.
         turned_columns: Columns that a kernel over a sparse right operand computes in one call.
         least_extent: Extents of a contraction below it stay with ONNX Runtime.

@@ -282,6 +282,7 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     inputs.push_back(domain.Coords());
   }
   if (a.bias || a.whole) inputs.push_back(domain.Coords());
+  if (a.sinks) inputs.push_back(RandomFloats(random, {*a.sinks}));
   if (a.whole) inputs.push_back(domain.Live());
   if (a.pairs) {
     for (OrtValue& list : MakePairLists(random, domain)) inputs.push_back(std::move(list));

@@ -10,6 +10,7 @@ using pitc::Machine;
 using pitc::ParsePlan;
 using pitc::test::Contains;
 using pitc::test::Error;
+using pitc::test::kAttention;
 using pitc::test::Thrown;
 using pitc::test::With;
 
@@ -24,13 +25,6 @@ constexpr const char* kGemm =
     "inner_bias=0\ninput_relu=0\nk=64\nkernels=dense:gather_gemm_k64_n130_relu\n"
     "library=kernels.so\nn=130\nop=contract\nresidual=0\nright=panels\nscatter=0\nskips=0\n"
     "tiles=0\n";
-constexpr const char* kAttention =
-    "pitc-plan 7\nbias=0\nd=8\ndtype=float32\ndv=3\nheads=2\nidentity=1/x\nk_head=2\n"
-    "kernels=attention:attention_d8_v3\nlibrary=kernels.so\nnan_to_zero=1\nno_keys_to_zero=0\n"
-    "no_pairs_to_mean=0\nop=attention\npairs=0\nq_head=0\nscale=-0x1.8p-3\nv_head=4\nwhole=0\n";
-constexpr const char* kPairs =
-    "pitc-plan 7\nkeys=0\nop=pairs\norders=2\npairs=0\npositions=1\nprogram=3,4,0\nqueries=0\n"
-    "rank=2\ntables=1\n";
 constexpr const char* kPack =
     "pitc-plan 7\ndims=c0,r,c1,0,r\ndtype=int32\nidentity=1/x\nkernels=move:pack_b4\n"
     "library=k.so\nop=pack\n";
@@ -156,46 +150,6 @@ void ReadsPlansForGpus() {
                    "plan: expected op as one of pack, unpack, contract, attention, region, got"));
 }
 
-void ReadsWhatAttentionRoundsTo() {
-  const auto attention = [](const std::string& text) {
-    return std::get<pitc::AttentionPlan>(ParsePlan(text).body);
-  };
-  const std::string scores =
-      std::string(kAttention) +
-      "score_above=0\nscore_below=65535\nscore_scale=-0x1.8p-3\nscore_step=0x1p-2\n";
-  const std::string weights = std::string(kAttention) + "weight_above=255\nweight_step=0x1p-126\n";
-  const pitc::AttentionPlan plain = attention(kAttention), of_scores = attention(scores),
-                            of_weights = attention(weights);
-  CHECK(!plain.score_step && !plain.weight_step && !of_scores.weight_step);
-  CHECK(*of_scores.score_step == 0.25 && *of_scores.score_scale == -0.1875);
-  CHECK(*of_scores.score_below == 65535 && *of_scores.score_above == 0);
-  CHECK(!of_weights.score_step && *of_weights.weight_above == 255 && *of_weights.weight_step > 0);
-
-  for (const char* line :
-       {"score_above=0", "score_below=65535", "score_scale=-0x1.8p-3", "score_step=0x1p-2"}) {
-    const std::string key(line, strchr(line, '='));
-    CHECK(Contains(Error(With(scores, line, "")), "plan: key '" + key + "' is missing"));
-  }
-  CHECK(Contains(Error(With(scores, "score_below=65535", "score_below=65536")),
-                 "plan: expected score_below in 0..65535"));
-  CHECK(Contains(Error(With(scores, "score_above=0", "score_above=-1")),
-                 "plan: expected score_above in 0..65535"));
-  CHECK(Contains(Error(weights + "weight_below=0\n"), "plan: unknown key 'weight_below'"));
-  for (const char* bad : {"0x0p0", "-0x1p-2", "0x1p-127"}) {
-    CHECK(Contains(Error(With(weights, "weight_step=0x1p-126", std::string("weight_step=") + bad)),
-                   "plan: expected score_step and weight_step above 0"));
-    CHECK(Contains(Error(With(scores, "score_step=0x1p-2", std::string("score_step=") + bad)),
-                   "plan: expected score_step and weight_step above 0"));
-  }
-  const std::string capped = std::string(kAttention) + "score_cap=-0x1.8p1\n";
-  CHECK(*attention(capped).score_cap == -3 && !plain.score_cap);
-  CHECK(Contains(Error(scores + "score_cap=0x1p0\n"),
-                 "plan: expected no score_step beside score_cap"));
-  CHECK(Contains(Error(capped, Machine::kCuda), "plan: expected no key 'score_cap' for a GPU"));
-  CHECK(Contains(Error(scores, Machine::kCuda), "plan: expected no key 'score_step' for a GPU"));
-  CHECK(Contains(Error(weights, Machine::kCuda), "plan: expected no key 'weight_step' for a GPU"));
-}
-
 // A plan with prices for sm_80: the place of an offer, and three other numbers.
 std::string CudaListed(pitc::Element type) {
   const std::vector<const pitc::CudaOffer*> offers = pitc::OffersOf(type);
@@ -309,27 +263,6 @@ void RefusesTilesWithAnythingElse() {
                  "expected skips=1"));
   CHECK(Contains(Error(With(kCudaGemm, "tiles=0", "tiles=1"), Machine::kCuda),
                  "plan: expected tiles=0 for a GPU"));
-}
-
-void RefusesPrograms() {
-  const auto refused = [](const std::string& program, const char* orders = "orders=2") {
-    const std::string text = With(kPairs, "orders=2", orders);
-    return Error(With(text, "program=3,4,0", "program=" + program));
-  };
-  const char* const tests = "plan: expected a program of its tests";
-  CHECK(refused("3,4,0").empty() && refused("3").empty() && refused("4,2,2").empty());
-  for (const char* bad : {"0", "2", "3,1", "3,2,0", "5", "3,5,0"})
-    CHECK(Contains(refused(bad), tests));
-  CHECK(Contains(refused("3,4"), "plan: expected a program that leaves one truth value"));
-  std::string deep = "3", joined;
-  for (int i = 1; i < 16; ++i) {
-    deep += ",4";
-    joined += ",1";
-  }
-  CHECK(refused(deep + joined).empty());
-  CHECK(Contains(refused(deep + ",3,1" + joined), tests));
-  CHECK(Contains(refused("3,4,0", "orders=3"), "plan: expected orders of tables"));
-  CHECK(Contains(refused("3,4,0", "orders=4"), "plan: expected orders of tables"));
 }
 
 void RefusesFieldsThatDoNotFit() {
@@ -585,13 +518,11 @@ int main() {
   return pitc::test::RunTests(
       {{"reads every operation", ReadsEveryOperation},
        {"reads plans for GPUs", ReadsPlansForGpus},
-       {"reads what attention rounds to", ReadsWhatAttentionRoundsTo},
        {"reads contractions over zeros for GPUs", ReadsContractionsOverZerosForGpus},
        {"reads prices", ReadsPrices},
        {"reads right operands", ReadsRightOperands},
        {"reads tiles", ReadsTiles},
        {"refuses tiles with anything else", RefusesTilesWithAnythingElse},
-       {"refuses programs", RefusesPrograms},
        {"refuses fields that do not fit", RefusesFieldsThatDoNotFit},
        {"refuses prices", RefusesPrices},
        {"reads factors", ReadsFactors},

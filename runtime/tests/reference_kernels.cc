@@ -184,7 +184,7 @@ double Rounded(double x, double low, double high) {
 
 int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_bias,
               bool pairs = false, bool score_steps = false, bool weight_steps = false,
-              bool score_cap = false) {
+              bool score_cap = false, bool has_sink = false) {
   Args args(raw, count);
   const Tensor *q = args.Floats(3), *k = args.Floats(3), *v = args.Floats(3);
   const Tensor* bias = has_bias ? args.Floats(1) : nullptr;
@@ -195,6 +195,8 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
   const Tensor* order = pairs ? args.Int32s(1) : nullptr;
   const Tensor* out = args.Floats(3);
   const auto scale = static_cast<float>(args.Float());
+  const double lowest = -std::numeric_limits<double>::infinity();
+  const double sink = has_sink ? args.Float() : lowest;
   const double cap = score_cap ? args.Float() : 0;
   const double low = score_steps ? args.Float() : 0, high = score_steps ? args.Float() : 0,
                unit = score_steps ? args.Float() : 1;
@@ -228,7 +230,7 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
   if (!scores) return Refuse("no workspace", count);
   for (int64_t lane = q0; lane < q1; ++lane) {
     const int64_t i = pairs ? Data<int32_t>(order)[lane] : lane;
-    double most = -std::numeric_limits<double>::infinity(), sum = 0;
+    double most = sink, sum = 0;
     for (int64_t j = k0; j < k1; ++j) {
       double score = 0;
       for (int d = 0; d < size; ++d)
@@ -243,13 +245,13 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
           return Refuse("bias index", 3);  // the workspace is left behind on purpose
         score += Data<float>(bias)[at];
       }
-      if (pairs && !(Data<int32_t>(seen_by)[j] >> (lane - q0) & 1))
-        score = -std::numeric_limits<double>::infinity();
+      if (pairs && !(Data<int32_t>(seen_by)[j] >> (lane - q0) & 1)) score = lowest;
       scores[j - k0] = score;
       most = std::max(most, score);
     }
     for (int64_t j = 0; j < k1 - k0; ++j) sum += scores[j] = std::exp(scores[j] - most);
-    const bool undefined = k0 == k1 || std::isnan(sum);
+    if (has_sink) sum += std::exp(sink - most);
+    const bool undefined = (k0 == k1 && !has_sink) || std::isnan(sum);
     if (weight_steps) {
       for (int64_t j = 0; j < k1 - k0; ++j)
         scores[j] = Rounded(scores[j] / sum / step, 0, steps) * step;
@@ -300,11 +302,12 @@ EXPORT const char* pitc_kernel_last_error() { return pitc::test::error_text; }
   STORED_AT(k, n, activation, false, , nk)    \
   STORED_AT(k, n, activation, true, _res, kn) \
   STORED_AT(k, n, activation, true, _res, nk)
-#define ATTENTION_OF(name, d, dv, bias, pairs)                                \
-  KERNEL(name, Attention, d, dv, bias, pairs)                                 \
-  KERNEL(name##_score_cap, Attention, d, dv, bias, pairs, false, false, true) \
-  KERNEL(name##_score_steps, Attention, d, dv, bias, pairs, true)             \
-  KERNEL(name##_weight_steps, Attention, d, dv, bias, pairs, false, true)     \
+#define ATTENTION_OF(name, d, dv, bias, pairs)                                  \
+  KERNEL(name, Attention, d, dv, bias, pairs)                                   \
+  KERNEL(name##_score_cap, Attention, d, dv, bias, pairs, false, false, true)   \
+  KERNEL(name##_sink, Attention, d, dv, bias, pairs, false, false, false, true) \
+  KERNEL(name##_score_steps, Attention, d, dv, bias, pairs, true)               \
+  KERNEL(name##_weight_steps, Attention, d, dv, bias, pairs, false, true)       \
   KERNEL(name##_score_steps_weight_steps, Attention, d, dv, bias, pairs, true, true)
 #define ATTENTION(d, dv)                                           \
   ATTENTION_OF(attention_d##d##_v##dv, d, dv, false, false)        \

@@ -24,6 +24,10 @@ CAPPED = tuple(
     KernelRequest.of("attention", d=33, dv=20, bias=1, score_cap=1, **more)
     for more in ({}, {"pairs": 1})
 )
+SUNK = tuple(
+    KernelRequest.of("attention", d=33, dv=20, bias=b, sink=1, **more)
+    for b, more in ((0, {}), (0, {"pairs": 1}), (1, {"pairs": 1, "score_cap": 1}))
+)
 HEADS = 3
 CANARY = np.float32(7.25)
 
@@ -32,7 +36,7 @@ pytestmark = pytest.mark.parametrize("level", LEVELS)
 
 @pytest.fixture(name="kernels", scope="module")
 def _kernels() -> KernelLibrary:
-    return library(*REQUESTS, *CAPPED)
+    return library(*REQUESTS, *CAPPED, *SUNK)
 
 
 class Case:
@@ -58,6 +62,7 @@ class Case:
         self.score_scale = 1.0
         self.weight_steps: reference.Steps | None = None
         self.cap: float | None = None
+        self.sink: float | None = None
 
     def heads(self) -> tuple[Array, Array, Array]:
         """Queries, keys and values that the kernel is to read."""
@@ -82,6 +87,7 @@ class Case:
             self.score_scale,
             self.weight_steps,
             self.cap,
+            self.sink,
         )
 
     def order(self) -> Array:
@@ -111,7 +117,10 @@ class Case:
             extra = [guarded(x, at_end=end) for x in (self.bias, *positions)]
         symbol = f"attention_d{self.d}_v{self.dv}{'_bias' if extra else ''}"
         symbol += "_pairs" if self.seen is not None else ""
-        scale, steps = float(self.scale), list[float]()
+        scale, steps, sink = float(self.scale), list[float](), list[float]()
+        if self.sink is not None:
+            sink = [self.sink]
+            symbol += "_sink"
         if self.cap is not None:
             steps = [self.cap]
             symbol += "_score_cap"
@@ -134,7 +143,7 @@ class Case:
                 first, last = 3, 3 + len(found[0]) - 5
                 lists = [guarded(x, at_end=end) for x in found]
             place = (self.q0 + a, self.q0 + b, first, last)
-            numbers = (scale, *steps, int(self.nan_to_zero), *heads, *place, *tail)
+            numbers = (scale, *sink, *steps, int(self.nan_to_zero), *heads, *place, *tail)
             kernels.call(f"{symbol}_{self.level}", q, k, v, *extra, *lists, o, *numbers)
         got = o[self.q0 : self.q0 + self.queries, self.ho].copy()
         o[self.q0 : self.q0 + self.queries, self.ho] = CANARY
@@ -347,6 +356,36 @@ def test_capped_scores(kernels: KernelLibrary, level: str, cap: float) -> None:
         if share is None:
             singles = tuple(range(1, queries))
             assert np.array_equal(bits(case.run(kernels, singles)), bits(got))
+
+
+@pytest.mark.parametrize("sink", [0.0, -1.5, 30.0, -200.0, -np.inf, np.inf, np.nan])
+def test_a_sink_has_weight_and_no_value(kernels: KernelLibrary, level: str, sink: float) -> None:
+    """Of one query and of many, listed or not; without keys a row is 0 beside a finite sink."""
+    rng = np.random.default_rng(9)
+    for queries, keys in ((1, 0), (1, 1), (1, 300), (35, 0), (35, 7), (32, 230)):
+        for share in (None, 0.0, 0.3) if queries <= 32 else (None,):
+            case = Case((33, 20), level, queries, keys)
+            case.sink = sink
+            case.seen = None if share is None else rng.random((queries, keys)) < share
+            for case.nan_to_zero in (False, True):
+                got = case.run(kernels)
+                assert close(got, case.expected()), (queries, keys, share)
+            if share is None:
+                singles = tuple(range(1, queries))
+                assert np.array_equal(bits(case.run(kernels, singles)), bits(got))
+            if np.isfinite(sink) and (share == 0 or not keys):
+                assert not got.any()
+
+
+def test_a_sink_beside_a_cap_a_bias_and_lists(kernels: KernelLibrary, level: str) -> None:
+    """The sink itself is neither capped nor biased."""
+    rng = np.random.default_rng(4)
+    for queries, keys in ((1, 200), (31, 230)):
+        case = Case((33, 20), level, queries, keys)
+        case.cap, case.sink = 3.0, 4.5
+        case.bias, case.strides = normal(rng, len(case.q) * len(case.k)), (0, len(case.k), 1)
+        case.seen = rng.random((queries, keys)) < 0.4
+        assert close(case.run(kernels), case.expected()), queries
 
 
 @pytest.mark.parametrize(("widths", "biased"), LISTED, ids=str)

@@ -20,7 +20,7 @@ from tests.runtime_support import ROOT, build
 
 READER = ROOT / "runtime" / "ep" / "plan"
 SOURCES = ("fields.cc", "plan.cc", "prices.cc")
-JUDGES = ("plan_test", "region_plan_test", "plan_fuzz")
+JUDGES = ("plan_test", "attention_plan_test", "region_plan_test", "plan_fuzz")
 FUZZ = ("-runs=20000", *(str(ROOT / "runtime" / "tests" / x) for x in ("plans", "cuda_plans")))
 MEMORY = 4 << 30  # bytes: a list without end is no program
 CHANGES = (

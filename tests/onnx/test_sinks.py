@@ -12,12 +12,14 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from pitc.ir import target as targets
 from pitc.ir.constant import SCORE, is_zero
 from pitc.ir.graph import Graph, NodeView
 from pitc.passes.facts.limits import never_largest
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import LowerOptions, analyse, run_passes
 from tests.fact_check import proven
+from tests.lower_support import plans
 from tests.plan_reference import run_lowered
 from tests.random_check import lowering_everything
 
@@ -46,8 +48,10 @@ g (float[b, s, 64] x, int64[b, s] mask) => (float[b, s, 64] y)
 BEHIND, BEFORE = ("scores, sink", "first", "last"), ("sink, scores", "single", "end")
 
 
-def model(place: tuple[str, str, str] = BEHIND, sinks: str = "-0.21, 0.52") -> onnx.ModelProto:
-    text = TEXT.replace("SINKS", sinks)
+def model(
+    place: tuple[str, str, str] = BEHIND, sinks: str = "-0.21, 0.52", text: str = TEXT
+) -> onnx.ModelProto:
+    text = text.replace("SINKS", sinks)
     for mark, value in zip(("CONCAT", "FROM", "TO"), place, strict=True):
         text = text.replace(mark, value)
     text = text.replace("float one", "int64[1] end = {9223372036854775807}, float one")
@@ -94,18 +98,132 @@ def test_facts_hold(place: tuple[str, str, str]) -> None:
     proven(model(place), "mask", ["y"])
 
 
-def test_a_product_by_live_rows_is_right() -> None:
-    proto = model()
+PER_HEAD, ONE = "float[1, 2, 1, 1] sinks = {SINKS}", "float sinks = {0.3}"
+SHIFTED = "most = ReduceMax <keepdims = 1> (z, last) zs = Sub (z, most)"
+UNSHIFTED = ("p0 = Softmax <axis = -1> (zs)", "p0 = Softmax <axis = -1> (z)")
+#: changes of the text, and how many numbers the sink of the plan has; None: attention stays
+FORMS: dict[str, tuple[list[tuple[str, str]], int | None]] = {
+    "one for each head": ([], 2),
+    "one": ([(PER_HEAD, ONE)], 1),
+    "one, of rank 4": ([(PER_HEAD, "float[1, 1, 1, 1] sinks = {0.3}")], 1),
+    "of fewer dimensions": ([(PER_HEAD, "float[2, 1, 1] sinks = {SINKS}")], 2),
+    "no maximum is subtracted": ([(SHIFTED, ""), UNSHIFTED], 2),
+    "no sink, a maximum": (
+        [
+            ("Concat <axis = 3> (CONCAT)", "Identity (scores)"),
+            ("p = Slice (p0, FROM, TO, three)", "p = Identity (p0)"),
+        ],
+        0,
+    ),
+    "a cap": ([("r = Div (r0, root)", "r1 = Div (r0, root) r = Tanh (r1)")], 2),
+    "very large": ([("SINKS", "3e38, 400")], 2),
+    "minus infinity": (
+        [
+            ("float one", "float[1, 2, 1, 1] ends = {0, 0}, float one"),
+            ("(sinks, wide)", "(ends, wide)"),
+        ],
+        2,
+    ),
+    "its row's minimum": ([("ReduceMax", "ReduceMin")], None),
+    "the maximum of other scores": ([("(z, last) zs", "(scores, last) zs")], None),
+    "the maximum of heads": ([("(z, last) zs", "(z, single) zs")], None),
+    "the maximum is added": ([("Sub (z, most)", "Add (z, most)")], None),
+    "two sinks": (
+        [
+            ("(CONCAT)", "(CONCAT, sink)"),
+            ("FROM, TO", "FROM, less_two"),
+            ("float one", "int64[1] less_two = {-2}, float one"),
+        ],
+        None,
+    ),
+    "a sink of each sequence": (
+        [
+            ("(sinks, wide)", "(each, wide)"),
+            (
+                "sink = Expand",
+                "each = ReduceSum <keepdims = 1> (x4, ones) sink = Expand",
+            ),
+            ("sizes = Shape", "x4 = Unsqueeze (x, single) sizes = Shape"),
+            ("float one", "int64[2] ones = {2, 3}, float one"),
+        ],
+        None,
+    ),
+    "the sink's weight, too": ([("FROM, TO", "single, end")], None),
+}
+
+
+def formed(case: str, place: tuple[str, str, str] = BEHIND) -> onnx.ModelProto:
+    text = TEXT.replace("-10000", "-3e38")
+    for old, new in FORMS[case][0]:
+        assert old in text, old
+        text = text.replace(old, new)
+    proto = model(place, text=text)
+    for value in proto.graph.initializer:
+        if value.name == "ends":
+            ends = np.array([-np.inf, 0.5], np.float32).reshape(1, 2, 1, 1)
+            value.CopyFrom(onnx.numpy_helper.from_array(ends, "ends"))
+    return proto
+
+
+def agrees(proto: onnx.ModelProto, padding: str | None) -> list[dict[str, str]]:
+    """Lower, and compare with ONNX Runtime; the plans of attention."""
     with lowering_everything():
-        lowered = run_passes(ir.from_proto(proto), LowerOptions(padding="mask"))
-    products = [r.lowering for r in lowered.report.nodes if r.op_type == "MatMul"]
-    assert products == ["packed"] * 3 + ["ordinary"] * 2 + ["packed"]
+        options = LowerOptions(padding=padding, check=True)
+        lowered = run_passes(ir.from_proto(proto), options)
+    session, made = ort.InferenceSession(proto.SerializeToString()), ir.to_proto(lowered.model)
     rng = np.random.default_rng(5)
-    mask = np.arange(9) < np.array([[9], [4], [1], [0]])
-    feeds: dict[str, np.ndarray] = {
-        "x": rng.normal(size=(4, 9, 64)).astype(np.float32),
-        "mask": mask.astype(np.int64),
-    }
-    want = np.asarray(ort.InferenceSession(proto.SerializeToString()).run(None, feeds)[0])
-    (got,) = run_lowered(ir.to_proto(lowered.model), feeds)
-    np.testing.assert_allclose(got[mask], want[mask], rtol=1e-4, atol=1e-5)
+    for s in (1, 2, 9, 40):
+        mask = np.arange(s) < np.array([[s], [max(s // 2, 1)], [1], [0]])
+        feeds: dict[str, np.ndarray] = {
+            "x": rng.normal(size=(4, s, 64)).astype(np.float32),
+            "mask": mask.astype(np.int64),
+        }
+        want, (got,) = np.asarray(session.run(None, feeds)[0]), run_lowered(made, feeds)
+        live = mask if padding else np.ones_like(mask)
+        np.testing.assert_allclose(got[live], want[live], rtol=1e-4, atol=1e-5)
+    return [p for p in plans(lowered) if p["op"] == "attention"]
+
+
+@pytest.mark.parametrize("padding", [None, "mask"])
+@pytest.mark.parametrize("case", FORMS)
+def test_forms_of_sinks(case: str, padding: str | None) -> None:
+    sinks = FORMS[case][1]
+    found = agrees(formed(case), padding)
+    assert [p.get("sinks", "0") for p in found] == ([] if sinks is None else [str(sinks)])
+
+
+@pytest.mark.parametrize("case", [c for c, (_, n) in FORMS.items() if n])
+def test_a_sink_in_front_of_the_keys(case: str) -> None:
+    (plan,) = agrees(formed(case, BEFORE), "mask")
+    assert plan["sinks"] == str(FORMS[case][1])
+
+
+CAUSAL = (
+    ("-10000", "-3e38"),
+    (
+        "m = Mul (m2, low)",
+        """m3 = Mul (m2, low) size = Shape <start = 1, end = 2> (x) n = Squeeze (size)
+        at = Range (zero_i, n, one_i) q_at = Unsqueeze (at, single) early = Less (q_at, at)
+        low_q = Where (early, low, zero) m = Add (m3, low_q)""",
+    ),
+    ("float one", "int64 zero_i = {0}, int64 one_i = {1}, float zero = {0}, float one"),
+)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_pairs_that_a_mask_hides_are_left_out_beside_a_sink() -> None:
+    text = TEXT
+    for old, new in CAUSAL:
+        text = text.replace(old, new)
+    (plan,) = agrees(model(text=text), None)
+    assert (plan["pairs"], plan["no_keys_to_zero"], plan["no_pairs_to_mean"]) == ("1", "1", "0")
+
+
+def test_a_gpu_has_no_sink() -> None:
+    with lowering_everything():
+        options = LowerOptions(padding="mask", target=targets.target_of("cuda"))
+        lowered = run_passes(ir.from_proto(model()), options)
+    assert "attention" not in [p["op"] for p in plans(lowered)]
+    refusals = [r.refusal for r in lowered.report.nodes if r.refusal is not None]
+    reasons = {r.reason for each in refusals for r in (each, each.also) if r is not None}
+    assert "scores have a sink, on cuda" in reasons

@@ -66,6 +66,16 @@ def test_attention(name: str) -> None:
         assert error(run(feeds), attention_reference(config, feeds)) < MOST, (batch, length)
 
 
+@pytest.mark.parametrize("name", ["causal window", "no pair"])
+def test_attention_beside_sinks(name: str) -> None:
+    config = AttentionConfig(MASKS[name], 3, 16, (-1.0, 0.5, 3.0))
+    run = session_of(attention(config))
+    for length, batch in product((1, 2, 65), (1, 3)):
+        feeds = draw(config, np.random.default_rng(length), batch, length)
+        got, want = run(feeds), attention_reference(config, feeds)
+        assert np.linalg.norm(got - want) <= MOST * np.linalg.norm(want), (batch, length)
+
+
 @pytest.mark.parametrize("name", ["window and flags of global tokens", "documents", "no pair"])
 def test_layer(name: str) -> None:
     config = AttentionConfig(MASKS[name], 3, 16)

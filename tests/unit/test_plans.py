@@ -267,7 +267,7 @@ def test_the_page_has_the_table() -> None:
         "q_coords int32, if `bias` or `program`; k_coords int32, if `bias` or `whole` or" in table()
     )
     assert "`inner`?: 1..2^24" in table()
-    limits = "no `group`, `pairs=0`, `whole=0`, no `score_cap`"
+    limits = "no `group`, `pairs=0`, no `sinks`, `whole=0`, no `score_cap`"
     assert f"On a GPU: {limits}" in table()
 
 

@@ -338,7 +338,6 @@ class Attention(KernelPlan):
         heads: How many.
         scale: Of scores.
         bias: Scores have one.
-        sink: A number for all heads, or one for each, stands beside the scores of a row and has no value.
         pairs: Queries see the keys that lists say.
         program: They see those that it says, of a GPU: a program as of `Pairs`.
         positions: Its tests of positions.
@@ -355,6 +354,8 @@ class Attention(KernelPlan):
         v_head: Of values.
         group: How many heads of queries share one of keys and of values; None: each has its own.
         whole: Keys and values lie as in a cache.
+        sinks: How many numbers stand beside the scores of a row and have no value: one for all
+            heads, or one for each.
         score_cap: What tanh(scores) is multiplied by, if scores are capped.
         score_step: What scores are rounded to multiples of, if they are.
         score_scale: What the step stands for.
@@ -370,7 +371,7 @@ class Attention(KernelPlan):
         "cuda": {
             "group": "",
             "pairs": "0",
-            "sink": "0",
+            "sinks": "",
             "whole": "0",
             "score_cap": "",
             "score_step": "",
@@ -394,7 +395,7 @@ class Attention(KernelPlan):
         Operand("bias", FLOAT32, ("bias",)),
         Operand("q_coords", INT32, ("bias", "program")),
         Operand("k_coords", INT32, ("bias", "whole", "program")),
-        Operand("sink", FLOAT32, ("sink",)),
+        Operand("sink", FLOAT32, ("sinks",)),
         Operand("live", ANY, ("whole",)),
         Operand("keys", INT32, ("pairs",)),
         Operand("seen_by", INT32, ("pairs",)),
@@ -412,12 +413,12 @@ class Attention(KernelPlan):
     no_keys_to_zero: Annotated[bool, Flag()]
     no_pairs_to_mean: Annotated[bool, Flag()] = False
     pairs: Annotated[bool, Flag()] = False
-    sink: Annotated[bool, Flag()] = False
     q_head: Annotated[int, HEAD] = 0
     k_head: Annotated[int, HEAD] = 0
     v_head: Annotated[int, HEAD] = 0
     group: Annotated[int | None, GROUP] = None
     whole: Annotated[bool, Flag()] = False
+    sinks: Annotated[int | None, HEADS] = None
     score_cap: Annotated[float | None, Real()] = None
     score_step: Annotated[float | None, Real()] = None
     score_scale: Annotated[float | None, Real()] = None

@@ -95,7 +95,7 @@ PairLists ReadPairs(const Run& run, const AttentionPlan::Inputs& in, const Input
 // The inputs before the output is made; the tensors are where `Input` says, the lists the host's.
 template <class Input>
 struct AttentionOperands {
-  Input q, k, v, bias;
+  Input q, k, v, bias, sink;
   HeadExtents q_heads, k_heads, v_heads;
   int64_t sequences;
   const int32_t *q_offsets, *k_offsets;
@@ -167,6 +167,11 @@ auto ReadAttention(const Run& run, const AttentionPlan& plan, Arena::Scope& scra
   if (plan.whole) {
     CheckBelow(all.key_positions, keys, positions, "k_coords");
     CheckPositions(all.k, all.k_heads, sequences, run.MaskInput(in.live, "live"));
+  }
+  if (plan.sinks) {
+    all.sink = run.Input(in.sink, "sink");
+    ExpectNumbers(all.sink, Element::kFloat32, 1, 1);
+    Expect(all.sink.shape.dims[0] == *plan.sinks, all.sink, "as [", *plan.sinks, "]");
   }
   if (plan.pairs) all.pairs = ReadPairs(run, in, all, scratch);
   Product({queries, plan.heads, plan.dv}, "the output");

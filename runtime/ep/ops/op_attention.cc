@@ -180,7 +180,7 @@ class Attention final : public Operation {
           .Int32s(lists.seen_by, {lists.entries})
           .Int32s(lists.order, {q.rows});
     call.Floats(out, {q.rows, plan_.heads, plan_.dv});
-    AddScale(scale, &call);
+    AddNumbers(scale, in.sink, part.head, &call);
     call.Int(to_zero);
     call.Int(plan_.q_head + part.head).Int(keys.k_head).Int(keys.v_head).Int(part.head);
     call.Int(queries.begin).Int(queries.end);
@@ -192,8 +192,10 @@ class Attention final : public Operation {
   }
 
   // Rounded scores come in steps, and leave them; capped ones are multiplied by the cap.
-  void AddScale(double scale, KernelCall* call) const {
+  void AddNumbers(double scale, const Tensor& sink, int64_t head, KernelCall* call) const {
     call->Float(plan_.score_step ? scale / *plan_.score_step : scale);
+    if (plan_.sinks)
+      call->Float(static_cast<const float*>(sink.data)[*plan_.sinks == 1 ? 0 : head]);
     if (plan_.score_cap) call->Float(*plan_.score_cap);
     if (plan_.score_step) {
       call->Float(-static_cast<double>(*plan_.score_below));

@@ -59,6 +59,9 @@ AttentionPlan ReadAttention(Fields& in) {
   }
   Require(!p.group || p.heads % *p.group == 0, "heads in groups of the same size");
   Require(!p.score_cap || !p.score_step, "no score_step beside score_cap");
+  Require(!p.sinks || *p.sinks == 1 || *p.sinks == p.heads, "one sink, or one for each head");
+  Require(!p.sinks || !p.weight_step, "no weight_step beside sinks");
+  Require(!p.sinks || !p.no_pairs_to_mean, "no_pairs_to_mean=0 beside sinks");
   const bool on_gpu = in.machine() == Machine::kCuda;
   Require(p.program || !p.no_pairs_to_mean || !on_gpu, "no_pairs_to_mean=0 without a program");
   if (!p.program) return p;
