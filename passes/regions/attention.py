@@ -28,6 +28,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
+from pitc.ir.constant import ZN, is_zero
 from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Coords, Digit, bare_dim
@@ -173,6 +174,7 @@ def _at_pairs(
         return site.refuse(
             Code.LAYOUT, "the values have other heads than the output", site.input(1)
         )
+    by_head = _hides_by_head(site, keys, scores, heads)
     stop = walk(site, keys.domain, scores)
     if scores.uniform and (stop is not None or scores.bias):
         return None
@@ -180,7 +182,22 @@ def _at_pairs(
         stop = site.refuse(
             Code.NO_FACT, "0 times a value that may be infinite is not 0", site.input(1)
         )
+    if stop is None and by_head and not scores.hidden:  # rows of heads of their own know more
+        stop = site.refuse(Code.LAYOUT, "heads have masks of their own", site.input(0))
     return stop if stop is not None else _form(site, keys, scores, ways)
+
+
+def _hides_by_head(
+    site: PackCandidate, keys: FormContext, scores: Scores, heads: tuple[Digit, ...]
+) -> bool:
+    """True where pairs of all rows are hidden by tests that look at both the key and the head."""
+    graph, dims = site.context.graph, {h.dim for h in heads}
+    key = scores.key_coords[-1].dim
+    everywhere = site.context.domain.lives_everywhere and keys.domain.lives_everywhere
+    zeros = (f for f in graph[site.input(0)].fills if is_zero(f.constant) or f.constant == ZN)
+    return bool(graph.target.hides_pairs and everywhere) and any(
+        key in t.dims() and t.dims() & dims for f in zeros for t in f.region
+    )
 
 
 def _ways(

@@ -224,9 +224,11 @@ def best_ways(keys: Sequence[Stored], values: Sequence[Stored]) -> tuple[Stored,
             best = worth, k, v
     if best is None:
         return None
-    _, k, v = best
-    ready = k.group == 1 and not k.whole and keys[0].group == 1 and values[0].group == 1
-    return (keys[0], values[0]) if ready else (k, v)
+    (in_place, *_), k, v = best
+    first = keys[0], values[0]
+    ready = k.group == 1 and not k.whole and all(s.group == 1 for s in first)
+    as_good = not in_place or all(s.moves_nothing for s in first)
+    return first if ready and as_good else (k, v)
 
 
 def _rows(context: FormContext, origin: Origin, read: Heads) -> Packing | None:

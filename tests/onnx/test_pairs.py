@@ -65,6 +65,17 @@ CASES: dict[str, tuple[str, str, dict[str, str]]] = {
         KEPT,
         {"pairs": "1", "program": "3,2"},
     ),
+    "pairs of each head": (
+        f"seen = Identity (flag) {SELECT}",
+        "bool[b, 4, s, s] flag",
+        {"pairs": "1", "program": "3,2", "rank": "3"},
+    ),
+    "keys of each head, and a cause": (
+        f"by_head = Identity (flag) before = GreaterOrEqual (q_at, k_at) "
+        f"seen = And (by_head, before) {ADD}",
+        "bool[b, 4, 1, s] flag",
+        {"positions": "1", "keys": "1", "program": "4,3,1,2", "rank": "3", "mean": "1"},
+    ),
     "documents": (
         f"""k_doc = Unsqueeze (doc, middle_k) q_doc = Unsqueeze (doc, middle_q)
         seen = Equal (q_doc, k_doc) {SELECT}""",
