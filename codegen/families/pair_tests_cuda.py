@@ -104,9 +104,14 @@ class Places:
         return self.sequence + 3
 
     @property
+    def first(self) -> int:
+        """The first step that the list is about."""
+        return self.height + 1
+
+    @property
     def flags(self) -> int:
         """Where each test of queries holds over the rows of each warp."""
-        return self.height + 1
+        return self.first + 1
 
     @property
     def of_rows(self) -> int:

@@ -35,11 +35,12 @@ from pitc.ir.seen import BOTH, EITHER, KEYS, NEGATE, PAIRS, POSITIONS, QUERIES, 
 
 _BITS, _MASK = 2, 3
 """Of a value in an entry."""
-_WORDS, _LANES, _STEPS = 4, 4, 2
-"""A lane looks at 16 flags of a row; four lanes do, as a step may begin anywhere in 16 bytes; at
-steps at once."""
-_TOGETHER = 4
-"""Keys whose numbers a thread asks for at once."""
+_WORDS, _LANES = 4, 4
+"""A lane looks at 16 flags of a row; four lanes do, as a step may begin anywhere in 16 bytes."""
+_FEW = 96
+"""Columns of v whose sums leave registers for flags of more than one step."""
+_KEYS, _TOGETHER = 4, 2
+"""Keys whose numbers a thread asks for at once; steps whose flags of pairs a warp asks for."""
 
 
 def evaluated(
@@ -106,7 +107,6 @@ class SeenSteps:
         self._rows, self._kpos = rows, kpos
         self._words = block.window.view("int32")
         self._bytes = block.window.view("int8")
-        self._first: Expr = T.int32(0)
 
     def fill(self, first: Expr, count: Expr, everything: Expr) -> Expr:
         """List the seen ones of `CHUNK` steps; all threads of the block come here.
@@ -120,9 +120,8 @@ class SeenSteps:
             How many, int32. An entry of the list is how far a step is behind the first one, and
             below that two bits for each warp: where its rows see the step.
         """
-        self._first = first
         asked = ptx.held(T.Select(everything, T.int32(0), count), "int32")
-        flags = {number: self._over_pairs(number, asked) for number in self._tests.numbers(PAIRS)}
+        flags = {x: self._over_pairs(x, first, asked) for x in self._tests.numbers(PAIRS)}
         step = ptx.held(first + self._block.thread, "int32")
         seen = ptx.counter()
         with tir.when(step < count):
@@ -146,12 +145,15 @@ class SeenSteps:
         with tir.when(seen.value != 0):
             place = before.value + collective.before(lanes, lane)
             tir.assign(self._words, thread * (1 << _BITS * WARPS) + seen.value, at.steps + place)
+        with tir.when(thread == 0):
+            tir.assign(self._words, first, at.first)
         ptx.barrier()
         return total.value
 
     def step_of(self, entry: Expr) -> Expr:
         """The step that an entry of the list names, int32."""
-        return self._first + (self._words[self._at.steps + entry] >> T.int32(_BITS * WARPS))
+        first = self._words[self._at.first]
+        return first + (self._words[self._at.steps + entry] >> T.int32(_BITS * WARPS))
 
     def seen(self, entry: Expr) -> Expr:
         """Where the rows of this thread's warp see it, int32."""
@@ -205,8 +207,8 @@ class SeenSteps:
 
     def _each(self, first: Expr, count: Expr, look: Callable[[list[Expr]], None]) -> None:
         """Look at some keys' positions at a time; the last key stands for those behind it."""
-        with tir.serial(T.int32(0), ptx.steps(count, _TOGETHER)) as i:
-            keys = [first + T.min(i * _TOGETHER + u, count - 1) for u in range(_TOGETHER)]
+        with tir.serial(T.int32(0), ptx.steps(count, _KEYS)) as i:
+            keys = [first + T.min(i * _KEYS + u, count - 1) for u in range(_KEYS)]
             look([ptx.held(self._kpos[key], "int32") for key in keys])
 
     def _of_table(self, number: int, first: Expr, count: Expr) -> Ends:
@@ -237,18 +239,19 @@ class SeenSteps:
 
     # ---- flags of pairs
 
-    def _over_pairs(self, number: int, count: Expr) -> Expr:
+    def _over_pairs(self, number: int, first: Expr, count: Expr) -> Expr:
         """Where a test of pairs holds in this thread's step: a byte for each warp, int32.
 
         Each warp looks at its rows, at one step after the other.
         """
         at, lane = self._at, ptx.held(self._block.thread % 32, "int32")
         warp, n = ptx.held(self._block.thread // 32, "int32"), self._engine.tile.n
+        together = _TOGETHER if self._engine.tile.columns <= _FEW else 1
         starts = self._row_starts(number, lane)
         k0, keys = self._rows.keys()
         ptx.barrier()  # whoever read the list before has done so
         with tir.serial(T.int32(0), T.int32(WARPS)) as group:
-            base = ptx.held(self._first + group * 32, "int32")
+            base = ptx.held(first + group * 32, "int32")
             here = T.max(T.min(base + lane, count - 1), T.int32(0)) * n  # of the lane's step
             ends = [
                 self._tests.key_of_pairs(self._kpos[k0 + T.min(here + i, keys - 1)])
@@ -257,14 +260,15 @@ class SeenSteps:
             ends = [ptx.held(end, "int32") for end in ends]
             mine = ptx.counter()
             many = T.max(T.min(count - base, T.int32(32)), T.int32(0))
-            with tir.serial(T.int32(0), ptx.steps(many, _STEPS)) as i:
-                looks = []
-                for u in range(_STEPS):
-                    step = ptx.held(i * _STEPS + u, "int32")
-                    p0, p1 = (collective.value_of(end, step, "int32") for end in ends)
-                    looks.append((step, p1 - p0 < n, self._asked(starts, lane, p0, p1)))
-                for step, inside, found in looks:
-                    value = T.Select(inside, self._over_chunks(found), T.int32(SOMEWHERE))
+            with tir.serial(T.int32(0), ptx.steps(many, together)) as i:
+                steps = [ptx.held(i * together + u, "int32") for u in range(together)]
+                places = [[collective.value_of(x, step, "int32") for x in ends] for step in steps]
+                looks = [Flags() for _ in steps]
+                asked = [self._asked(starts, lane, *place) for place in places]
+                for flags, found in zip(looks, asked, strict=True):
+                    self._add_chunks(flags, found)
+                for step, (p0, p1), flags in zip(steps, places, looks, strict=True):
+                    value = T.Select(p1 - p0 < n, flags.of_warp(), T.int32(SOMEWHERE))
                     mine.set(T.Select(lane == step, value, mine.value))
             place = (at.steps + group * 32 + lane) * 4 + warp
             tir.assign(self._bytes, T.Cast("int8", mine.value), place)
@@ -296,13 +300,11 @@ class SeenSteps:
         return found
 
     @staticmethod
-    def _over_chunks(found: list[_Chunk]) -> Expr:
-        """Where a test of pairs holds in the rows of a warp, int32: more often SOMEWHERE."""
-        flags = Flags()
+    def _add_chunks(flags: Flags, found: list[_Chunk]) -> None:
+        """Take in flags; of what is not whole nothing is known."""
         for chunk in found:
             with tir.when(chunk.whole != 0):
                 for i in range(_WORDS):
                     flags.add_four(T.Shuffle([chunk.words[0]], [T.int32(i)]))
             with tir.when(chunk.whole != chunk.there):
                 flags.add_any()
-        return flags.of_warp()

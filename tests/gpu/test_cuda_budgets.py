@@ -147,6 +147,9 @@ LONG = "p0k0aq0ap1k0aq0aon"
 SEEN: tuple[tuple[str, int, str, str], ...] = (
     ("float16", 64, "p0n", "sm_80"),
     ("float16", 64, LONG, "sm_90"),
+    ("float16", 64, "f0n", "sm_86"),
+    ("float16", 128, "f0n", "sm_90"),
+    ("float32", 64, "e0p0af0a", "sm_80"),
     ("bfloat16", 128, "p0p1on", "sm_120"),
     ("float32", 64, LONG, "sm_86"),
 )

@@ -260,6 +260,7 @@ def test_a_row_that_sees_all_keys_is_computed_by_its_warp() -> None:
     assert counts.mma_flops == 2 * of_warps * 32**2 * (16 + 16)
 
 
+@pytest.mark.here
 def test_numbers_of_rows_that_have_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """What tests compare with is computed where it is needed."""
     monkeypatch.setattr(pair_tests_cuda, "_MOST_BYTES", 0)
@@ -298,12 +299,12 @@ TWINS: dict[str, tuple[Kind, Any, str, str]] = {
     "sight_of_another_warp": (CAUSAL[0], SeenSteps.seen, "thread // 32", "thread // 64"),
     "entries_of_one_warp": (WIDE[2], SeenSteps.fill, "before.value + ", "0 + "),
     "chunks_of_less": ((*WIDE[1][:-1], "p0"), SeenSteps.fill, "first + self._block", "self._block"),
-    "steps_of_the_first_chunk": (WIDE[2], SeenSteps.step_of, "self._first + ", "0 + "),
+    "steps_of_the_first_chunk": (WIDE[2], SeenSteps.step_of, "first + ", "0 + "),
     "numbers_of_a_lane": (SOME[2], SeenRows._find, "numbers[number][1].join_lanes()", "numbers"),
     "equal_by_one_side": (SOME[2], SeenSteps._over_table, "least == most, ", "least == least, "),
     "less_or_equal": (SOME[3], sight_cuda._ordered, "q <= k", "q < k"),
-    "numbers_of_the_first_keys": (SOME[3], SeenSteps._each, "i * _TOGETHER + u", "u"),
-    "flags_of_the_first_keys": (SOME[4], SeenSteps._each, "i * _TOGETHER + u", "u"),
+    "numbers_of_the_first_keys": (SOME[3], SeenSteps._each, "i * _KEYS + u", "u"),
+    "flags_of_the_first_keys": (SOME[4], SeenSteps._each, "i * _KEYS + u", "u"),
     "flags_of_lanes": (SOME[4], Sight._add_keys, "lanes >> ptx.uint32(self._engine.key)", "lanes"),
     "keys_behind_the_last": (SOME[4], Sight.bits, "count - 1 - step * n", "n - 1"),
     "bound_of_another_row": (SOME[1], SeenRows.bound, "+ row]", "+ (row ^ 1)]"),
@@ -314,7 +315,7 @@ TWINS: dict[str, tuple[Kind, Any, str, str]] = {
     "columns_shifted": (SOME[6], Sight._each_row, "r * self._width", "r * self._width ^ 1"),
     "pairs_of_another_warp": (SOME[6], SeenSteps._over, "warp * 8 &", "(warp ^ 1) * 8 &"),
     "pairs_of_half_a_step": (WIDE[2], SeenSteps._asked, "lane % _LANES", "lane % 1"),
-    "pairs_of_whole_chunks": (SOME[6], SeenSteps._over_chunks, "flags.add_any()", "pass"),
+    "pairs_of_whole_chunks": (SOME[6], SeenSteps._add_chunks, "flags.add_any()", "pass"),
     "pairs_behind_the_last": (SOME[6], SeenSteps._asked, "at < chunks", "at <= chunks"),
     "pairs_between_gaps": (SOME[6], SeenSteps._over_pairs, "p1 - p0 < n", "p0 - p0 < n"),
     "pairs_of_half_the_rows": (SOME[6], SeenSteps._row_starts, "i * apart", "i // 2 * apart"),
