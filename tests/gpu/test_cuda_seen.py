@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pitc.codegen import ptx, tir
 from pitc.codegen.families import attention_cuda, pair_tests_cuda, sight_cuda
 from pitc.codegen.families.pair_tests_cuda import Flags
 from pitc.codegen.families.seen_rows_cuda import SeenRows
 from pitc.codegen.families.seen_steps_cuda import SeenSteps
 from pitc.codegen.families.sight_cuda import Sight
+from pitc.codegen.tir import T
 from tests.attention_cases import Case, Sees
 from tests.codegen_kernels import Array
 from tests.cuda_budgets import MOST
@@ -204,10 +206,10 @@ def ends_of_flags(kind: Kind) -> Case:
 
 
 def gaps_of_flags(kind: Kind) -> Case:
-    """Keys far apart, some of them hidden."""
+    """Keys far apart, of which the last ones are hidden."""
     some = made(kind, [(20, 40), (33, 300)], heads=1)
     assert some.sees is not None and some.sees.flags is not None
-    some.sees.flags[...] = some.rng.random((2, 2, 1, 303)) < 0.03
+    some.sees.flags[...] = np.arange(303) >= 150
     return some
 
 
@@ -267,6 +269,25 @@ def test_numbers_of_rows_that_have_no_room(monkeypatch: pytest.MonkeyPatch) -> N
     for kind in (SOME[1], SOME[3], SOME[7]):
         some = made(kind, [(40, 70), (0, 5), (3, 0), (200, 150)])
         check(kind, some, some.run(emulated(kind), name(kind)))
+
+
+@pytest.mark.here
+def test_blocks_take_turns_to_and_fro() -> None:
+    def emit() -> None:
+        taken = tir.device_tensor("taken", (tir.size(),), "int32")
+        blocks = T.arg("blocks", T.int32())
+        with (
+            ptx.launch(blocks, 32) as (number, thread),
+            ptx.returns(number, blocks, ptx.int32(taken.shape[0])) as turn,
+            tir.when(thread == 0),
+        ):
+            tir.assign(taken, taken[turn] + number + 1, turn)
+
+    device = Emulated([tir.prim_func("turns", emit)])
+    for blocks, want in ((3, [1, 2, 3, 3, 2, 1, 1, 2]), (1, [1] * 8), (100, range(1, 9))):
+        taken = np.zeros(8, np.int32)
+        device.run("turns", taken, blocks)
+        assert taken.tolist() == list(want)
 
 
 @pytest.mark.here
