@@ -62,6 +62,19 @@ def turns(number: Expr, blocks: Expr, count: Expr) -> Iterator[Expr]:
 
 
 @contextmanager
+def returns(number: Expr, blocks: Expr, count: Expr) -> Iterator[Expr]:
+    """The same to and fro: 0 1 2 3, 7 6 5 4, 8 ..: who has the first of a turn has the last next.
+
+    It is for work that becomes less from one to the next.
+    """
+    with tir.serial(T.int32(0), T.truncdiv(count + blocks - 1, blocks)) as turn:
+        back = T.Select(turn % 2 == 0, number, blocks - 1 - number)
+        taken = held(turn * blocks + back, "int32")
+        with tir.when(taken < count):
+            yield taken
+
+
+@contextmanager
 def repeated(condition: Expr) -> Iterator[None]:
     """Statements that run again and again while the condition holds."""
     with T.While(condition):

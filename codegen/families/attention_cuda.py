@@ -22,6 +22,7 @@ from pitc.codegen.engines.attend import LOG2_E, STAGES, Attender, Softmax
 from pitc.codegen.engines.attend_mma import FragmentAttention
 from pitc.codegen.engines.attend_simt import ThreadAttention
 from pitc.codegen.families import pair_tests_cuda, sight_cuda, sread
+from pitc.codegen.families.pair_tests_cuda import NOWHERE, SOMEWHERE
 from pitc.codegen.families.sequences_cuda import Search, part
 from pitc.codegen.ptx import CHUNK_BYTES
 from pitc.codegen.tir import Buffer, Expr, T
@@ -110,7 +111,8 @@ class _Kernel:
             tir.assign(count, T.int32(0), 0)
             with tir.when(tir.both(self.gate[0] == self.number, sequences > 0)):
                 tir.assign(count, search.numbers(self.q.shape[0]) * heads, 0)
-            with ptx.turns(number, self.blocks, count[0]) as turn:
+            turns = ptx.turns if self.tests is None else ptx.returns
+            with turns(number, self.blocks, count[0]) as turn:
                 if self.tests is not None:
                     turn = ptx.held(count[0] - 1 - turn, "int32")
                 numbered = ptx.held(T.truncdiv(turn, heads), "int32")
@@ -200,7 +202,7 @@ class Tile:
         k0, keys = part(kernel.k_offsets, self.s, kernel.k.shape[0])
         places = tests.places(pieces.size, tile.m)
         sight = sight_cuda.Sight(tests, engine, self.block, places, (kernel.kpos, k0, keys))
-        sight.prepare(self.s, kernel.qpos, self.first, self.left)
+        sight.rows.prepare(self.s, kernel.qpos, self.first, self.left)
         feed_q = self._feed(kernel.q, "hq", pieces.q, tile.m, self.first, self.left)
         feed_k = self._feed(kernel.k, "hk", pieces.k, tile.n, k0, keys, sight)
         feed_v = self._feed(kernel.v, "hv", pieces.v, tile.n, k0, keys, sight)
@@ -222,28 +224,29 @@ class Tile:
                 left.set(T.Select(asked != 0, steps, T.int32(0)))
             with tir.serial(T.int32(0), ptx.steps(left.value, pair_tests_cuda.CHUNK)) as chunk:
                 done = ptx.counter()
-                listed = sight.list_steps(chunk * pair_tests_cuda.CHUNK, steps, again)
+                listed = sight.steps.fill(chunk * pair_tests_cuda.CHUNK, steps, again)
 
                 def compute(slot: Expr) -> None:
-                    with tir.when(here != 0):
-                        with tir.when(done.value == 0):
-                            engine.load_queries()
-                        step = ptx.held(sight.step_of(done.value), "int32")
-                        partly = ptx.held(T.Cast("int32", sight.is_partly(done.value)), "int32")
+                    seen = ptx.held(sight.steps.seen(done.value), "int32")
+                    with tir.when(tir.both(here != 0, done.value == 0)):
+                        engine.load_queries()
+                    with tir.when(tir.both(here != 0, seen != NOWHERE)):  # of the whole warp
+                        step = ptx.held(sight.steps.step_of(done.value), "int32")
                         word = ptx.Register("uint32", ptx.uint32(sight_cuda.ALL))
-                        with tir.when(partly != 0):
+                        with tir.when(seen == SOMEWHERE):
                             word.set(sight.bits(step))
                         with tir.when(again):
                             word.set(sight.blind)
                         sight.meet(word.value)
                         lanes = collective.ballot(word.value != none)
                         with tir.when(lanes != none):
-                            attend(slot, step, T.Or(partly != 0, again), word.value)
+                            hides = T.Or(seen == SOMEWHERE, again)
+                            attend(slot, step, hides, word.value)
                     done.add(T.int32(1))
 
                 def attend(slot: Expr, step: Expr, hides: Expr, word: Expr) -> None:
                     before = ptx.held(step * tile.n, "int32")
-                    after = ptx.held(sight.keys()[1] - before, "int32")
+                    after = ptx.held(sight.rows.keys()[1] - before, "int32")
                     engine.multiply_keys(slot)
                     if bias is None:
                         self._scale()
@@ -279,7 +282,7 @@ class Tile:
         heads = tensor.shape[1]
         rows = tir.flat(tensor), heads, columns, step, number, first, count
         source: ring.Source = (
-            sread.HeadRows(*rows) if sight is None else sread.SeenRows(*rows, sight.step_of)
+            sread.HeadRows(*rows) if sight is None else sread.SeenRows(*rows, sight.steps.step_of)
         )
         loose = _is_loose(self.kernel.dtype, columns)
         return ring.Feed(self.block, piece, source, loose=loose, chunks=tile.chunks(filled))

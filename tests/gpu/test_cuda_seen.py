@@ -9,11 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pitc.codegen.families import attention_cuda, sight_cuda
+from pitc.codegen import ptx, tir
+from pitc.codegen.families import attention_cuda, pair_tests_cuda, sight_cuda
+from pitc.codegen.families.pair_tests_cuda import Flags
+from pitc.codegen.families.seen_rows_cuda import SeenRows
+from pitc.codegen.families.seen_steps_cuda import SeenSteps
 from pitc.codegen.families.sight_cuda import Sight
+from pitc.codegen.tir import T
 from tests.attention_cases import Case, Sees
 from tests.codegen_kernels import Array
+from tests.cuda_budgets import MOST
 from tests.cuda_emulator import Emulated, EmulationError
+from tests.cuda_traffic import SECTOR_BYTES
 
 Kind = tuple[str, str, int, int, int, str]
 """Engine, type, d, dv, bias, formula."""
@@ -61,7 +68,7 @@ def made(kind: Kind, lengths: list[tuple[int, int]], density: float = 0.3, **opt
     if bias:
         case.bias = case.normal(*case.bias_shape())
     rng, (eq, ek), s = case.rng, extents(lengths), len(lengths)
-    lines = np.array([[1, -1, 0], [-1, 1, 20], [1, -1, 9]], np.int64)
+    lines = np.array([[1, -1, 0], [-1, 1, 20], [-3, 2, 9]], np.int64)
     ops = {c if c not in "elm" else "t" for c in text if c.isalpha()}
 
     def flags(*shape: int) -> Array:
@@ -187,6 +194,102 @@ def test_numbers_of_any_size(kind: Kind) -> None:
     check(kind, some, run(kind, some))
 
 
+def ends_of_flags(kind: Kind) -> Case:
+    """Hidden pairs among the last flags, behind the last 16 bytes that are whole."""
+    some = made(kind, [(33, 34)], heads=1)
+    for positions, count in zip(some.positions, (33, 34), strict=True):
+        positions[:count] = np.arange(count) + 3
+    assert some.sees is not None
+    some.sees.flags = np.zeros((1, 1, 36, 37), np.int8)
+    some.sees.flags[..., -1, -2:] = 1, 2
+    return some
+
+
+def gaps_of_flags(kind: Kind) -> Case:
+    """Keys far apart, of which the last ones are hidden."""
+    some = made(kind, [(20, 40), (33, 300)], heads=1)
+    assert some.sees is not None and some.sees.flags is not None
+    some.sees.flags[...] = np.arange(303) >= 150
+    return some
+
+
+@pytest.mark.parametrize("kind", [SOME[6], WIDE[2]], ids=name)
+@pytest.mark.parametrize("case", [ends_of_flags, gaps_of_flags])
+def test_flags_of_pairs_anywhere(kind: Kind, case: Any) -> None:
+    some = case(kind)
+    check(kind, some, run(kind, some))
+
+
+BLOCKS: Kind = ("mma", "float16", 16, 16, 0, "f0n")
+GLOBAL: Kind = ("mma", "float16", 16, 16, 0, "p0p1oq0an")
+
+
+def test_blocks_that_nobody_sees_are_not_read() -> None:
+    """Each tile reads steps of its blocks, each warp computes its own, and looks at no pair."""
+    tile, _ = attention_cuda.ENGINES["mma"].plan("float16", 16, 16, bias=False)
+    some, size = made(BLOCKS, [(512, 512)], heads=1, no_pairs_to_mean=True), 64
+    blocks = np.random.default_rng(1).random((8, 8)) < 0.2
+    blocks[3] = True
+    blocks |= np.eye(8, dtype=bool)
+    for positions in some.positions:
+        positions[:512] = np.arange(512)
+    assert some.sees is not None
+    some.sees.flags = np.zeros((1, 1, 512, 512), np.int8)
+    some.sees.flags[...] = blocks.repeat(size, 0).repeat(size, 1)
+    check(BLOCKS, some, run(BLOCKS, some))
+    counts = kernel(BLOCKS).launches[0].counts
+    keys = size * blocks.reshape(-1, tile.m // size, 8).any(axis=1).sum()
+    assert counts.async_bytes == (512 * 16 + keys * (16 + 16)) * tile.item
+    assert counts.mma_flops == 2 * blocks.sum() * size**2 * (16 + 16)
+    assert counts.load_sectors <= MOST * (512 * 512 + counts.async_bytes) / SECTOR_BYTES
+
+
+def test_a_row_that_sees_all_keys_is_computed_by_its_warp() -> None:
+    """A window, which one row has not: its tile reads all keys, the other warps compute theirs."""
+    tile, _ = attention_cuda.ENGINES["mma"].plan("float16", 16, 16, bias=False)
+    some = made(GLOBAL, [(512, 512)], heads=1)
+    for positions in some.positions:
+        positions[:512] = np.arange(512)
+    assert some.sees is not None and some.sees.queries is not None
+    some.sees.positions = np.array([[-1, 1, -32], [1, -1, -32]], np.int64)
+    some.sees.queries[...] = 0
+    some.sees.queries[..., 200] = 1
+    check(GLOBAL, some, run(GLOBAL, some))
+    counts = kernel(GLOBAL).launches[0].counts
+    assert tile.n == tile.rows == 32
+    steps, of_warps = 5 + 16 + 6 + 5, 2 + 14 * 3 + 2 + 16 - 3
+    assert counts.async_bytes == (512 * 16 + 32 * steps * (16 + 16)) * tile.item
+    assert counts.mma_flops == 2 * of_warps * 32**2 * (16 + 16)
+
+
+@pytest.mark.here
+def test_numbers_of_rows_that_have_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tests compare with is computed where it is needed."""
+    monkeypatch.setattr(pair_tests_cuda, "_MOST_BYTES", 0)
+    for kind in (SOME[1], SOME[3], SOME[7]):
+        some = made(kind, [(40, 70), (0, 5), (3, 0), (200, 150)])
+        check(kind, some, some.run(emulated(kind), name(kind)))
+
+
+@pytest.mark.here
+def test_blocks_take_turns_to_and_fro() -> None:
+    def emit() -> None:
+        taken = tir.device_tensor("taken", (tir.size(),), "int32")
+        blocks = T.arg("blocks", T.int32())
+        with (
+            ptx.launch(blocks, 32) as (number, thread),
+            ptx.returns(number, blocks, ptx.int32(taken.shape[0])) as turn,
+            tir.when(thread == 0),
+        ):
+            tir.assign(taken, taken[turn] + number + 1, turn)
+
+    device = Emulated([tir.prim_func("turns", emit)])
+    for blocks, want in ((3, [1, 2, 3, 3, 2, 1, 1, 2]), (1, [1] * 8), (100, range(1, 9))):
+        taken = np.zeros(8, np.int32)
+        device.run("turns", taken, blocks)
+        assert taken.tolist() == list(want)
+
+
 @pytest.mark.here
 def test_refuses() -> None:
     for text in ("p0a", "p0p1", "z0", "p", "p0n1"):
@@ -197,25 +300,51 @@ def test_refuses() -> None:
 
 
 TWINS: dict[str, tuple[Kind, Any, str, str]] = {
-    "first_row_only": (CAUSAL[0], Sight._over_line, "self._engine.tile.m - 1", "0"),
-    "ends_swapped": (CAUSAL[0], Sight._over_line, "most < 0", "most < 20"),
-    "seen_everywhere": (CAUSAL[0], Sight.list_steps, "== EVERYWHERE", "!= NOWHERE"),
-    "entries_of_one_warp": (WIDE[2], Sight.list_steps, "before.value + ", "0 + "),
-    "chunks_of_less": (
-        WIDE[2],
-        Sight.list_steps,
-        "first + self._block.thread",
-        "self._block.thread",
+    "ends_of_one_row": (CAUSAL[0], SeenRows._find, "bounds[number][2].join_lanes()", "bounds"),
+    "bound_off_by_one": (CAUSAL[0], pair_tests_cuda.Tests.bound, "floor + one", "floor"),
+    "bound_rounded_to_0": (
+        SOME[7],
+        pair_tests_cuda.Tests.bound,
+        ' - T.Cast("int64", rest < quotient * size)',
+        "",
     ),
-    "numbers_of_a_lane": (SOME[2], Sight.prepare, "found.join_lanes()", "pass"),
-    "equal_by_one_side": (SOME[2], Sight._over_table, "least == most, ", "least == least, "),
+    "everywhere_by_the_least": (
+        CAUSAL[0],
+        SeenSteps.over_bounds,
+        "first >= most",
+        "first >= least",
+    ),
+    "nowhere_by_the_most": (CAUSAL[0], SeenSteps.over_bounds, "last < least", "last < most"),
+    "steps_not_turned": (CAUSAL[0], SeenSteps._over, "last - above, above", "above, above"),
+    "words_not_turned": (CAUSAL[0], Sight._add_line, "self.rows.turned(number))", "T.int32(0))"),
+    "sight_of_another_warp": (CAUSAL[0], SeenSteps.seen, "thread // 32", "thread // 64"),
+    "entries_of_one_warp": (WIDE[2], SeenSteps.fill, "before.value + ", "0 + "),
+    "chunks_of_less": ((*WIDE[1][:-1], "p0"), SeenSteps.fill, "first + self._block", "self._block"),
+    "steps_of_the_first_chunk": (WIDE[2], SeenSteps.step_of, "first + ", "0 + "),
+    "numbers_of_a_lane": (SOME[2], SeenRows._find, "numbers[number][1].join_lanes()", "numbers"),
+    "equal_by_one_side": (SOME[2], SeenSteps._over_table, "least == most, ", "least == least, "),
     "less_or_equal": (SOME[3], sight_cuda._ordered, "q <= k", "q < k"),
-    "flags_of_the_first_key": (SOME[4], Sight._over_keys, "first + at", "first"),
-    "another_row": (SOME[1], Sight._row, "+ row]", "+ (row ^ 1)]"),
-    "columns_shifted": (SOME[6], Sight._add, "r * self._width", "r * self._width ^ 1"),
+    "numbers_of_the_first_keys": (SOME[3], SeenSteps._each, "i * _KEYS + u", "u"),
+    "flags_of_the_first_keys": (SOME[4], SeenSteps._each, "i * _KEYS + u", "u"),
+    "flags_of_lanes": (SOME[4], Sight._add_keys, "lanes >> ptx.uint32(self._engine.key)", "lanes"),
+    "keys_behind_the_last": (SOME[4], Sight.bits, "count - 1 - step * n", "n - 1"),
+    "bound_of_another_row": (SOME[1], SeenRows.bound, "+ row]", "+ (row ^ 1)]"),
+    "number_of_another_row": (SOME[2], SeenRows.number, "+ row]", "+ (row ^ 1)]"),
+    "position_of_another_row": (SOME[6], SeenRows.position, "+ row]", "+ (row ^ 1)]"),
+    "flags_of_another_row": (SOME[5], SeenRows.is_flagged, "+ row]", "+ (row ^ 1)]"),
+    "flags_of_another_warp": (SOME[5], SeenRows.flags, "+ warp]", "+ (warp ^ 1)]"),
+    "columns_shifted": (SOME[6], Sight._each_row, "r * self._width", "r * self._width ^ 1"),
+    "pairs_of_another_warp": (SOME[6], SeenSteps._over, "warp * 8 &", "(warp ^ 1) * 8 &"),
+    "pairs_of_half_a_step": (WIDE[2], SeenSteps._asked, "lane % _LANES", "lane % 1"),
+    "pairs_of_whole_chunks": (SOME[6], SeenSteps._add_chunks, "flags.add_any()", "pass"),
+    "pairs_behind_the_last": (SOME[6], SeenSteps._asked, "at < chunks", "at <= chunks"),
+    "pairs_between_gaps": (SOME[6], SeenSteps._over_pairs, "p1 - p0 < n", "p0 - p0 < n"),
+    "pairs_of_half_the_rows": (SOME[6], SeenSteps._row_starts, "i * apart", "i // 2 * apart"),
+    "zeros_in_one_byte": (SOME[6], Flags.add_four, "0x01010101", "0x00000001"),
+    "a_list_that_is_read": (WIDE[2], SeenSteps._over_pairs, "ptx.barrier()  # who", "# who"),
     "nobody_is_blind": (WIDE[2], Sight.find_blind, "some == ptx.uint32(0)", "some != some"),
     "lanes_apart": (WIDE[2], Sight.find_blind, "in self._engine.lanes", "in ()"),
-    "no_barrier_before_a_tile": (SOME[7], Sight.prepare, "ptx.barrier()  #", "#"),
+    "no_barrier_before_a_tile": (SOME[7], SeenRows.prepare, "ptx.barrier()  #", "#"),
 }
 """A kernel, a function, what stands in it, and what is wrong in its place."""
 
@@ -232,6 +361,9 @@ def test_wrong_twins_are_found(twin: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(function, "__code__", code)
     with pytest.raises((AssertionError, EmulationError)):
         device = emulated(kind)
+        for case in (ends_of_flags, gaps_of_flags) if kind[-1] == "f0" else ():
+            some = case(kind)
+            check(kind, some, some.run(device, name(kind), blocks=1))
         for lengths, density in (([(40, 70), (200, 150)], 0.3), ([(130, 2100)], 0.0005)):
             some = made(kind, lengths, density, heads=1, no_pairs_to_mean=density < 0.3)
             check(kind, some, some.run(device, name(kind), blocks=1))
