@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from pitc.ir.build import names_of, take_over
 from pitc.ir.graph import Graph, NodeView, NoRule
-from pitc.ir.nodes import WHOLE, is_plain_product, opset_of
+from pitc.ir.nodes import EXPANDED, WHOLE, is_plain_product, opset_of
 from pitc.ir.quirks import OF_HALVES
 from pitc.ir.since import Since
 from pitc.ir.unused import remove_unused
@@ -61,7 +61,6 @@ EXPANSIONS: Mapping[tuple[str, str], Expand] = {
     (MICROSOFT, "SkipSimplifiedLayerNormalization"): skip_layer_norm,
     (MICROSOFT, "TransposeMatMul"): fused_matmul,
 }
-META = "pitc.expansions"
 WIDENED = "pitc.widened"  # key in `meta` of a model whose float16 is computed in float32
 
 
@@ -134,7 +133,7 @@ def expand_fused(model: ir.Model) -> int:
             shared.values = known
             continue
         made.append(_take_apart(model, body, results))
-    model.meta[META] = [*model.meta.get(META, ()), *made]
+    model.meta[EXPANDED] = [*model.meta.get(EXPANDED, ()), *made]
     return len(made)
 
 
@@ -183,11 +182,6 @@ def _source(parts: Iterable[ir.Node], x: ir.Value | None) -> Source:
     return Source(x, tuple(places), ir.node("Identity", [x]) if made and not places else None)
 
 
-def fused_parts(model: ir.Model) -> frozenset[ir.Node]:
-    """The nodes that stand for one fused node of the source each."""
-    return frozenset(node for found in model.meta.get(META, ()) for node in found.members)
-
-
 def restore_fused(model: ir.Model, lowered: Collection[ir.Node]) -> int:
     """Put together the nodes none of whose parts was lowered.
 
@@ -199,7 +193,7 @@ def restore_fused(model: ir.Model, lowered: Collection[ir.Node]) -> int:
         How many nodes.
     """
     done, held = 0, False
-    for expansion in model.meta.pop(META, ()):
+    for expansion in model.meta.pop(EXPANDED, ()):
         if not any(n in lowered for n in expansion.members):
             done += _put_together(model, expansion)
         for holder in (s.holder for s in expansion.sources if s.holder is not None):

@@ -17,11 +17,10 @@ from pitc.ir.constant import ZN, is_zero
 from pitc.ir.expr import Combine, Shape, TensorExpr, sums_products
 from pitc.ir.graph import Graph
 from pitc.ir.index import Coords
-from pitc.ir.nodes import first_output, input_names
+from pitc.ir.nodes import first_output, fused_parts, input_names
 from pitc.ir.refusal import Code
 from pitc.ir.since import Since
 from pitc.ir.sizes import sizes_known
-from pitc.passes.expand import fused_parts
 from pitc.passes.exprs.coordinates import follow
 from pitc.passes.regions.attention import key_coords, row_coords
 from pitc.passes.regions.channels import is_convolution

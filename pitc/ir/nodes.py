@@ -18,6 +18,7 @@ FIXED = 2
 PACKED, PLAN = "pitc", "pitc.plan"
 """The domain of packed nodes, and the key of their plan in `meta` (`passes/lower/packed.py`)."""
 WHOLE = "pitc.whole"  # key in `meta` of a fused node: why it is not taken apart
+EXPANDED = "pitc.expansions"  # key in `meta` of a model: its fused nodes that were taken apart
 OVERRIDABLE_SINCE = 4  # IR version from which a caller may override initializers listed as inputs
 
 
@@ -62,6 +63,11 @@ def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
 def opset_of(graph: ir.Graph | ir.Model) -> int:
     """The version of the standard operators; 1 for a graph that imports none."""
     return graph.opset_imports.get("", 1)
+
+
+def fused_parts(model: ir.Model) -> frozenset[ir.Node]:
+    """The nodes that stand for the fused nodes of the source (`pitc.passes.expand`)."""
+    return frozenset(node for found in model.meta.get(EXPANDED, ()) for node in found.members)
 
 
 def is_plain_product(node: ir.Node) -> bool:
