@@ -182,8 +182,8 @@ def _at_pairs(
         stop = site.refuse(
             Code.NO_FACT, "0 times a value that may be infinite is not 0", site.input(1)
         )
-    if stop is None and by_head and not scores.hidden:  # rows of heads of their own know more
-        stop = site.refuse(Code.LAYOUT, "heads have masks of their own", site.input(0))
+    if stop is None and by_head and not scores.hidden:  # a row for each head can tell them apart
+        stop = site.refuse(Code.LAYOUT, "each head hides other pairs", site.input(0))
     return stop if stop is not None else _form(site, keys, scores, ways)
 
 
