@@ -85,9 +85,7 @@ def walk(site: PackCandidate, keys: Domain, scores: Scores) -> Refusal | None:
 def _enter_softmax(
     site: PackCandidate, keys: Domain, scores: Scores, found: Softmax
 ) -> Refusal | None:
-    """Go on at what a softmax is of. A sink is a key of every row: so a row without other keys is
-    0, and no row is uniform.
-    """
+    """Go on at what a softmax is of. A sink is a key of every row, so no row is uniform."""
     graph = site.context.graph
     if found.sink is not None:
         if not graph.target.steps_on_scores:
@@ -102,7 +100,6 @@ def _enter_softmax(
     expr = graph[first_output(found.node)].expr
     if stop is not None or expr is None:
         return stop
-    scores.no_keys_to_zero |= found.sink is not None
     scores.spared = _keep_keys(site, scores, found.node, expr)
     scores.softmaxed, scores.name = True, found.scores
     scores.absorbs += found.nodes

@@ -227,3 +227,23 @@ def test_a_gpu_has_no_sink() -> None:
     refusals = [r.refusal for r in lowered.report.nodes if r.refusal is not None]
     reasons = {r.reason for each in refusals for r in (each, each.also) if r is not None}
     assert "scores have a sink, on cuda" in reasons
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_row_without_keys_beside_a_sink_of_minus_infinity_is_nan() -> None:
+    """As in the model; beside a finite sink it is 0."""
+    text = TEXT.replace(
+        "m = Mul (m2, low)", "seen = Cast <to = 9> (m0) m = Where (seen, none, ends)"
+    )
+    text = text.replace("(sinks, wide)", "(of_heads, wide)").replace(
+        "float one",
+        "float none = {0}, float ends = {0}, float[1, 2, 1, 1] of_heads = {0, 0}, float one",
+    )
+    proto = model(text=text)
+    for value in proto.graph.initializer:
+        if value.name in ("ends", "of_heads"):
+            numbers = np.array(-np.inf if value.name == "ends" else [-np.inf, 0.5], np.float32)
+            numbers = numbers.reshape(() if value.name == "ends" else (1, 2, 1, 1))
+            value.CopyFrom(onnx.numpy_helper.from_array(numbers, value.name))
+    (plan,) = agrees(proto, None)
+    assert (plan["sinks"], plan["no_keys_to_zero"]) == ("2", "0")
