@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.codegen import reference
-from pitc.ir.seen import Step, steps_of
+from pitc.ir.seen import NO_PAIRS, Step, steps_of
 from tests.codegen_kernels import Array
 from tests.cuda_emulator import Emulated
 
@@ -109,7 +109,7 @@ class Case:
     bias: Array | None = None
     """`[sequences or 1, heads or 1, queries or 1, keys or 1]`, by positions."""
     sees: Sees | None = None
-    no_pairs_to_mean: bool = False
+    no_pairs: str = "nan"
 
     def __post_init__(self) -> None:
         queries, keys = (np.array(x, int) for x in zip(*self.lengths, strict=True))
@@ -174,8 +174,10 @@ class Case:
             reference.attention(q, k, x, self.scale, bias, to_zero) for x in (v, np.abs(v))
         )
         blind = ~seen.any(axis=1)
-        if self.no_pairs_to_mean and len(k) and blind.any():
+        if self.no_pairs == "mean" and len(k) and blind.any():
             out[blind], weight[blind] = v.mean(axis=0), np.abs(v).mean(axis=0)
+        if self.no_pairs == "zero" and len(k):
+            out[blind], weight[blind] = 0, 0
         return out, weight
 
     def seen(self, sequence: int) -> Array:
@@ -202,7 +204,7 @@ class Case:
             arguments += self.positions
         if self.sees is not None:
             arguments += self.sees.arguments()
-            strides += (int(self.no_pairs_to_mean),)
+            strides += (NO_PAIRS.index(self.no_pairs),)
         arguments += [words(out), self.scale, int(self.nan_to_zero), int(self.no_keys_to_zero)]
         gate = np.array([NUMBER, 0], np.int32)
         device.run(symbol, *arguments, *self.first, *strides, gate, number, blocks)

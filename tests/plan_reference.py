@@ -247,6 +247,7 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
         inputs = (*inputs[:at], *inputs[at + 1 :])
         assert sinks.shape == (int(fields["sinks"]),)
     heads, d, dv = (int(fields[n]) for n in ("heads", "d", "dv"))
+    to_zero, keyless_to_zero = (fields[f"{x}_to_zero"] == "1" for x in ("nan", "no_keys"))
     group = int(fields.get("group", "1"))
     counts = heads, heads // group, heads // group
     if fields["whole"] == "1":
@@ -275,7 +276,7 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
                     x = to_steps(x, fields, "score") * np.float32(number(fields["score_scale"]))
                 if fields["bias"] == "1":
                     bias, q_coords, k_coords = inputs[5:8]
-                    one = bias[s if bias.shape[0] > 1 else 0, h if bias.shape[1] > 1 else 0]
+                    one = bias[s % len(bias), h if bias.shape[1] > 1 else 0]
                     at = [c[-1, r] for c, r in ((q_coords, qs), (k_coords, ks))]
                     at = [
                         a if n > 1 else np.zeros_like(a) for a, n in zip(at, one.shape, strict=True)
@@ -283,7 +284,7 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
                     x += one[np.ix_(*at)]
                 if seen is not None:
                     x = np.where(seen[s], x, np.float32(-np.inf))
-                    if fields["no_pairs_to_mean"] == "1":
+                    if fields["no_pairs"] == "mean":
                         x[~seen[s].any(1)] = 0
                 if sinks is not None:
                     beside = np.full((len(x), 1), sinks[h if len(sinks) > 1 else 0], np.float32)
@@ -294,10 +295,10 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
                 weights = to_steps(p.astype(np.float32), fields, "weight") if rounds else p
                 y = weights[:, : len(v[ks])] @ v[ks, h]
                 if not p.shape[1]:
-                    y = np.full((x.shape[0], dv), np.nan)
-                if fields["no_keys_to_zero"] == "1" and not p.shape[1]:
-                    y = np.zeros_like(y)
-                if fields["nan_to_zero"] == "1":
+                    y = np.full((x.shape[0], dv), 0.0 if keyless_to_zero else np.nan)
+                elif fields["no_pairs"] == "zero" and seen is not None:
+                    y[~seen[s].any(1)] = 0
+                if to_zero:
                     y = np.where(np.isnan(p.sum(1, keepdims=True)) | (p.shape[1] == 0), 0, y)
                 out[qs, h] = y
     return (out,)

@@ -18,6 +18,7 @@ from benchmarks.gpu.timing import Contender, Make, operand_sets
 from pitc.check.feeds import draw_lengths
 from pitc.codegen.call import DeviceTensor
 from pitc.ir.cuda_target import SUMS_M
+from pitc.ir.seen import NO_PAIRS
 
 BERT, TINY = (32, 128, 12, 768, 3072), (4, 16, 1, 64, 128)
 """Sequences, their longest, heads, width and inner width: BERT-base, and for an emulated device."""
@@ -79,7 +80,7 @@ def attention(
         looked_at += [upload(machine.device, places)] * 2
         looked_at += [upload(machine.device, x) for x in sees.tests]
         numbers[2] = 1  # a row without keys is 0
-        numbers.append(int(sees.no_pairs_to_mean))
+        numbers.append(NO_PAIRS.index(sees.no_pairs))
     symbol = sees.request(DTYPE, width).symbol
     arguments = (q, k, v, ends, ends, *looked_at, out, *numbers, gate, 0, turns)
     return machine.library.bound(f"{symbol}_cuda", *arguments), out

@@ -27,12 +27,12 @@ class Sees:
     Args:
         text: The formula; empty: a query sees all keys.
         tests: What tests look at, in the order of the kernel's arguments.
-        no_pairs_to_mean: A row that sees none of some keys is the mean of all values.
+        no_pairs: What a row that sees none of some keys is, as in plans.
     """
 
     text: str = ""
     tests: tuple[Array, ...] = ()
-    no_pairs_to_mean: bool = False
+    no_pairs: str = "nan"
 
     def request(self, dtype: str, width: int) -> KernelRequest:
         """The kernel, for heads of a width."""
@@ -74,7 +74,7 @@ def sees_of(mask: PairMask, feeds: Feeds, length: int) -> Sees:
             return Sees("e0p0a", (lines((1, -1, 0)), segments, segments))
         case Blocks():
             pairs = seen_by(mask, feeds, 1, length)[0].astype(np.int8)
-            return Sees("f0n", (pairs,), no_pairs_to_mean=True)
+            return Sees("f0n", (pairs,), no_pairs="mean")
         case _:
             raise ValueError(f"{mask} has no formula here")
 

@@ -27,6 +27,7 @@ from pitc.codegen.families.sequences_cuda import Search, part
 from pitc.codegen.ptx import CHUNK_BYTES
 from pitc.codegen.tir import Buffer, Expr, T
 from pitc.ir.attention_tile import TOGETHER, WARPS
+from pitc.ir.seen import NO_PAIRS
 
 ENGINES: Mapping[str, type[Attender]] = {"mma": FragmentAttention, "simt": ThreadAttention}
 
@@ -86,7 +87,7 @@ class _Kernel:
         if params["bias"]:
             scalars += ["bias_sequence", "bias_head", "bias_query", "bias_key"]
         if self.tests is not None:
-            scalars += ["no_pairs_to_mean"]
+            scalars += ["no_pairs"]
         self.at = {name: T.arg(name, T.int32()) for name in scalars}
         self.gate = tir.device_tensor("gate", (2,), "int32")
         self.number, self.blocks = T.arg("number", T.int32()), T.arg("blocks", T.int32())
@@ -215,7 +216,7 @@ class Tile:
         softmax.clear()
         none = T.uint32(0)
         steps = ptx.held(ptx.steps(keys, tile.n), "int32")
-        turns = 1 + T.Cast("int32", kernel.at["no_pairs_to_mean"] != 0)
+        turns = 1 + T.Cast("int32", kernel.at["no_pairs"] == NO_PAIRS.index("mean"))
         with tir.serial(T.int32(0), ptx.held(turns, "int32")) as turn:
             again = turn > 0
             left = ptx.Register("int32", steps)
@@ -310,9 +311,14 @@ class Tile:
         kernel, engine = self.kernel, self.engine
         no_keys = tir.both(kernel.at["no_keys_to_zero"] != 0, keys == 0)
         to_zero = T.Or(kernel.at["nan_to_zero"] != 0, no_keys)
-        fill = tir.keep(T.Select(to_zero, T.float32(0), ptx.not_a_number()))
+        if kernel.tests is not None:  # the total of a row that sees none is 0, and no NaN
+            blind = tir.both(kernel.at["no_pairs"] == NO_PAIRS.index("zero"), keys > 0)
         for r, row in enumerate(engine.rows):
             total = self.softmax.total(r)
+            none = to_zero
+            if kernel.tests is not None:
+                none = T.Or(none, tir.both(blind, total == T.float32(0)))
+            fill = tir.keep(T.Select(none, T.float32(0), ptx.not_a_number()))
             inverse = tir.keep(T.float32(1) / total)
             places = (place for columns in engine.columns(r) for place in columns.places)
             alive = ptx.held(T.Cast("int32", total > T.float32(0)), "int32")

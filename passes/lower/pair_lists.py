@@ -16,10 +16,11 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
-from pitc.ir.index import Poly
+from pitc.ir.index import ONE, Poly
 from pitc.ir.plans.ops import Pairs
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import live_points, table
+from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.pairs import numbered_leaves, program, tests_of
 from pitc.passes.regions.sight import Compared, Condition, Dead, Numbers, Positions, sources
 
@@ -54,7 +55,7 @@ def test_operands(
     for kind, name in names.items():
         domains = [leaf.domain for leaf in found[kind] if isinstance(leaf, Dead)]
         if domains:
-            made[name] = _stacked(build, [live_points(build, graph, d) for d in domains])
+            made[name] = _stacked(build, [live_points(build, graph, d) for d in _alike(domains)])
     return made
 
 
@@ -115,6 +116,13 @@ def _table(build: Builder, graph: Graph, numbers: Numbers, extents: Shape) -> ir
         narrow = build.op("Cast", [total], to=ir.DataType.from_numpy(numbers.dtype))
         total = build.op("Cast", [narrow], to=ir.DataType.INT64)
     return total
+
+
+def _alike(domains: Sequence[Domain]) -> list[Domain]:
+    """Domains of one shape: those of few sequences are said of as many as the others."""
+    of_dims = zip(*(d.extents for d in domains), strict=True)
+    extents = tuple(max(of_dim, key=lambda extent: extent != ONE) for of_dim in of_dims)
+    return [Domain(extents, d.dead) for d in domains]
 
 
 def _stacked(build: Builder, values: Sequence[ir.Value]) -> ir.Value:

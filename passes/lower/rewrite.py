@@ -182,8 +182,11 @@ class Rewriter:
                 return {"live": at.live, "offsets": at.offsets, "coords": at.coords}[output]
             case PairsOperand(queries, keys, hidden, name):
                 return self.pairs(queries, keys, hidden)[name]
-            case BiasOperand(terms):
-                return self.bias(terms)
+            case BiasOperand(terms, shape):
+                value = self.bias(terms)
+                if shape is None:
+                    return value
+                return self.build.reshape_to(value, [self.build.size(e) for e in shape])
             case WholeOperand(name, shape):
                 value = self.build.value(name)
                 return value if shape is None else self.build.reshape(value, shape)

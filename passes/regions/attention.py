@@ -13,7 +13,8 @@ that the kernel can follow (`scores.py`):
   score) disappears;
 * any other added operand becomes the kernel's bias, read at the original positions;
 * pairs at which the softmax is 0 are left out, as far as tests say so (`pairs.py`);
-* a NaN guard behind the softmax becomes `nan_to_zero`, a mask behind it `no_keys_to_zero`;
+* a NaN guard behind the softmax becomes `nan_to_zero`, a mask behind it `no_keys_to_zero`, and a
+  condition on rows that see no pair `no_pairs` (`row_guard.py`);
 * scores, or the probabilities, that are quantised and dequantised are rounded by the kernel, and
   scores that a hyperbolic tangent caps are capped by it (`steps.py`);
 * a score beside those of the keys, which has no value, is the kernel's sink (`weights.py`).
@@ -35,7 +36,7 @@ from pitc.ir.index import ONE, Coords, Digit, bare_dim
 from pitc.ir.nodes import attribute, input_names
 from pitc.ir.plans.ops import Attention
 from pitc.ir.refusal import Code, Refusal
-from pitc.ir.region import Region
+from pitc.ir.region import Region, covers
 from pitc.passes.facts.finite import finite_if
 from pitc.passes.regions.contraction import Rows, packed_rows, read_of, to_iteration, to_operand
 from pitc.passes.regions.domain import Domain
@@ -54,7 +55,7 @@ from pitc.passes.regions.form import (
 from pitc.passes.regions.layout import layout_of, wide
 from pitc.passes.regions.pairs import program, tests_of
 from pitc.passes.regions.score_walk import walk
-from pitc.passes.regions.scores import Scores, covers, is_factor, live_pairs, rest_on_zeros
+from pitc.passes.regions.scores import Scores, is_factor, live_pairs, rest_on_zeros
 from pitc.passes.regions.steps import Steps
 from pitc.passes.regions.stored import Heads, Stored, best_ways, ways_to_read
 from pitc.passes.regions.weights import numbers_of_sink
@@ -278,7 +279,8 @@ def _form(
     wrong = [n for n in (d, dv) if not 0 < n <= longest]
     if wrong:
         return site.refuse(Code.NO_LOWERING, f"head size {wrong[0]} is not in 1..{longest}")
-    if scores.bias and not _bias_fits(graph, expr, scores, heads):
+    bias = _bias_operand(graph, expr, scores, heads) if scores.bias else BiasOperand(())
+    if bias is None:
         text = "a bias needs scores [batch, heads, queries, keys]"
         return site.refuse(Code.NO_LOWERING, text, scores.bias[0].name)
     sinks = None
@@ -303,7 +305,7 @@ def _form(
         whole=key.whole,
         nan_to_zero=scores.nan_to_zero,
         no_keys_to_zero=scores.no_keys_to_zero,
-        no_pairs_to_mean=scores.uniform,
+        no_pairs="mean" if scores.uniform else "nan" if scores.guard is None else "zero",
         scale=scale,
         score_cap=inner.scale if inner is not None and score is None else None,
         score_step=None if score is None else score.step,
@@ -326,7 +328,7 @@ def _form(
         )
     return Form(
         (site.out,),
-        _operands(plan, site.context.domain, keys.domain, scores, (queries, key, values)),
+        _operands(plan, site.context.domain, keys.domain, scores, (queries, key, values), bias),
         "EPContext",
         plan=plan,
         absorbs=(*scores.absorbs, node, *key.nodes, *values.nodes),
@@ -335,14 +337,29 @@ def _form(
     )
 
 
-def _bias_fits(graph: Graph, expr: TensorExpr, scores: Scores, heads: Sequence[Digit]) -> bool:
-    """True where a bias can be read at places of the scores, [batch, heads, queries, keys]."""
+def _bias_operand(
+    graph: Graph, expr: TensorExpr, scores: Scores, heads: Sequence[Digit]
+) -> BiasOperand | None:
+    """The bias, if it can be read at places of the scores, [batch, heads, queries, keys].
+
+    Where rows are of each head, so is the bias: [1, h, q, k] becomes [h, 1, q, k], for the rows of
+    all sequences in turn.
+    """
     dims = [c.dim for c in (*scores.query_coords, scores.key_coords[-1])]
     one = expr.shape[:1] == (ONE,)  # a batch of one has no digit
-    plain = dims == ([2, 3] if one else [0, 2, 3])
     shapes = [graph[t.name].shape for t in scores.bias]
-    ranks = all(shape is not None and len(shape) <= 4 for shape in shapes)
-    return plain and len(heads) <= 1 and len(expr.shape) == 4 and ranks
+    if len(expr.shape) != 4 or len(heads) > 1 or any(s is None or len(s) > 4 for s in shapes):
+        return None
+    terms = tuple(scores.bias)
+    if dims == ([2, 3] if one else [0, 2, 3]):
+        return BiasOperand(terms)
+    if dims != ([1, 2, 3] if one else [0, 1, 2, 3]) or graph.target.hides_pairs != "lists":
+        return None
+    of_four = [(*[ONE] * (4 - len(s)), *s) for s in shapes if s is not None]
+    batch, head, *pair = (max(x, key=lambda e: e != ONE) for x in zip(*of_four, strict=True))
+    if batch != ONE and head != expr.shape[1]:
+        return None
+    return BiasOperand(terms, (batch * head, ONE, *pair))
 
 
 def _operands(
@@ -351,6 +368,7 @@ def _operands(
     keys: Domain,
     scores: Scores,
     read: tuple[Packing, Stored, Stored],
+    bias: BiasOperand,
 ) -> tuple[Operand, ...]:
     """The operands of the plan, in its order: what is no other one belongs to hidden pairs."""
     rows, key, values = read
@@ -360,7 +378,7 @@ def _operands(
         "v": values.operand(),
         "q_offsets": OffsetsOperand(queries, "offsets"),
         "k_offsets": OffsetsOperand(keys, "offsets"),
-        "bias": BiasOperand(tuple(scores.bias)),
+        "bias": bias,
         "sink": WholeOperand(scores.sink or "", (-1,)),
         "q_coords": OffsetsOperand(queries, "coords"),
         "k_coords": OffsetsOperand(keys, "coords"),

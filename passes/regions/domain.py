@@ -13,7 +13,7 @@ from typing import Final
 
 from pitc.ir.expr import Shape
 from pitc.ir.index import ONE, ZERO, Atom, Coords, Digit, Poly, atom, poly, total_of
-from pitc.ir.region import Region, Test, position, region
+from pitc.ir.region import Region, Test, covers, position, region
 
 Table = Mapping[Atom, Poly]  # digits, and what stands in their place
 MAX_RANK = 4
@@ -182,7 +182,7 @@ def covering(domain: Domain, coords: Coords, dead: Iterable[Region]) -> Region |
     where = region(domain.at(coords))
     if where is None:
         return None
-    return next((k for k in dead if all(any(t.implies(u) for t in where) for u in k)), None)
+    return next((k for k in dead if covers(k, where)), None)
 
 
 def _unify(

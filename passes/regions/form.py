@@ -98,9 +98,15 @@ class BiasTerm:
 
 @dataclass(frozen=True, slots=True)
 class BiasOperand:
-    """The sum of additive terms, a whole value of rank 4."""
+    """The sum of additive terms, a whole value of rank 4.
+
+    Args:
+        terms: They.
+        shape: What it is reshaped to, as heads are sequences; None where they are none.
+    """
 
     terms: tuple[BiasTerm, ...]
+    shape: Shape | None = None
 
 
 @dataclass(frozen=True, slots=True)

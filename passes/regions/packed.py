@@ -24,7 +24,7 @@ from pitc.ir.graph import NodeView
 from pitc.ir.index import ONE, Poly, bare_dim, poly
 from pitc.ir.nodes import attribute
 from pitc.ir.refusal import Code, Refusal
-from pitc.ir.region import Region
+from pitc.ir.region import Region, covers
 from pitc.passes.regions.form import (
     ConstantOperand,
     Form,
@@ -46,7 +46,6 @@ from pitc.passes.regions.layout import (
     wide,
 )
 from pitc.passes.regions.routing import packed_alike
-from pitc.passes.regions.scores import covers
 from pitc.passes.rules.record import PackRule, operator_of
 from pitc.passes.rules.registry import MICROSOFT
 

@@ -21,6 +21,7 @@ from pitc.ir.region import pull
 from pitc.passes.facts.finite import clean_if, finite_if
 from pitc.passes.facts.sizes import size_bounds
 from pitc.passes.regions.form import BiasTerm, Factor, PackCandidate
+from pitc.passes.regions.row_guard import row_guard
 from pitc.passes.regions.scores import (
     Scores,
     continue_at,
@@ -80,6 +81,8 @@ def _enter(
 
 def reshape(site: PackCandidate, scores: Scores, node: ir.Node, expr: TensorExpr) -> Refusal | None:
     """Follow coordinates through a change of dimensions."""
+    if scores.guard is not None and not scores.softmaxed:
+        return site.refuse(Code.LAYOUT, f"{node.op_type} of weights with a guard", scores.name)
     graph, source, (read,) = site.context.graph, first_input(node), expr.reads
     shape = graph[source].shape
     if shape is None:
@@ -116,6 +119,7 @@ def elementwise(
     guard.
     """
     graph, operator, names = site.context.graph, operator_of(node), input_names(node)
+    key = scores.key_coords[-1].dim
     if operator.converts and graph[names[0]].dtype == graph[scores.name].dtype:
         scores.name = names[0]
         return None
@@ -128,6 +132,12 @@ def elementwise(
         elif is_number(known[0]):
             chosen = 1 if known[0] else 2
             scores.chosen = True
+        elif (
+            not scores.softmaxed
+            and scores.guard is None
+            and (guard := row_guard(graph, expr, names, key)) is not None
+        ):
+            scores.guard, scores.may_be_uniform, chosen = guard, False, 2 if guard.when else 1
         else:
             return _selection(site, scores, expr, names, known)
         return continue_at(site, scores, names[chosen])

@@ -20,15 +20,16 @@ from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import ONE, Digit, nonneg
 from pitc.ir.nodes import first_input, first_output
 from pitc.ir.refusal import Code, Refusal
-from pitc.ir.region import Region, region
+from pitc.ir.region import Region, covers, region
 from pitc.passes.facts.softmax import spared_rows
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import PackCandidate
-from pitc.passes.regions.pairs import hidden_pairs, lies_in, seen_pairs
+from pitc.passes.regions.pairs import fits_plan, hidden_pairs, lies_in, seen_pairs
 from pitc.passes.regions.price import pair_flops
 from pitc.passes.regions.rounding import SWALLOWING, shows_rounding
+from pitc.passes.regions.row_guard import RowGuard, Rows, settled
 from pitc.passes.regions.score_steps import elementwise, reshape, rounded
-from pitc.passes.regions.scores import Scores, covers, rest_on_zeros
+from pitc.passes.regions.scores import Scores, rest_on_zeros
 from pitc.passes.regions.sight import Condition, Sight
 from pitc.passes.regions.weights import Softmax, softmax_of
 from pitc.passes.rules.record import PackRule, operator_of
@@ -91,8 +92,9 @@ def _enter_softmax(
         if not graph.target.steps_on_scores:
             text = f"scores have a sink, on {graph.target.kind}"
             return site.refuse(Code.NO_LOWERING, text, found.sink)
-        if scores.weight_steps is not None:
-            text = "weights are quantised, and scores have a sink"
+        behind = "quantised" if scores.weight_steps is not None else "guarded by row"
+        if scores.weight_steps is not None or scores.guard is not None:
+            text = f"weights are {behind}, and scores have a sink"
             return site.refuse(Code.NO_LOWERING, text, found.sink)
         scores.may_be_uniform, scores.sink = False, found.sink
         scores.bias_shapes.add(graph[found.scores].shape)
@@ -125,15 +127,14 @@ def _at_softmax(site: PackCandidate, keys: Domain, scores: Scores) -> Refusal | 
                 Code.NO_FACT, "a row is NaN without live keys, zero without any", scores.name
             )
     scores.no_keys_to_zero = (zero or scores.zero) and not scores.nan_to_zero
-    _hide_pairs(site, keys, scores)
-    return None
+    return _hide_pairs(site, keys, scores)
 
 
-def _hide_pairs(site: PackCandidate, keys: Domain, scores: Scores) -> None:
+def _hide_pairs(site: PackCandidate, keys: Domain, scores: Scores) -> Refusal | None:
     """Leave out pairs whose terms of the sum are 0: the row's sum and its other terms stay."""
-    graph = site.context.graph
+    graph, guard = site.context.graph, scores.guard
     if not graph.target.hides_pairs:
-        return
+        return None if guard is None else _unknown_guard(site, guard)
     dead = region(keys.at(scores.key_coords))
     sight = Sight(graph, scores.query_coords, scores.key_coords)
 
@@ -162,6 +163,25 @@ def _hide_pairs(site: PackCandidate, keys: Domain, scores: Scores) -> None:
     scores.hidden = found
     scores.pairs = seen_pairs(scores.pairs, where)
     scores.rests_on += where
+    if guard is None:
+        return None
+    hidden, proofs = [*where, *([] if dead is None else [dead])], list[Region]()
+    if settled(guard, Rows(graph, hidden, scores.pairs, scores.key_coords[-1], proofs)):
+        scores.rests_on += proofs
+        return None
+    # Without that only rows where it holds may see nothing: no others' weights are all 0.
+    zeros = {f.region for f in facts if is_zero(f.constant)}
+    blind, rows = hide([] if guard.rows is None else [guard.rows])
+    if not blind or not zeros.issuperset(where) or not fits_plan([*found, *blind]):
+        return _unknown_guard(site, guard)
+    scores.hidden = [*found, *blind]
+    scores.pairs = seen_pairs(scores.pairs, rows)
+    return None
+
+
+def _unknown_guard(site: PackCandidate, guard: RowGuard) -> Refusal:
+    text = f"'{guard.name}' is not known to hold in rows that see no key, and in no other"
+    return site.refuse(Code.NO_FACT, text, guard.name)
 
 
 def _softmaxed(graph: Graph, scores: Scores) -> str:
@@ -213,7 +233,7 @@ def _check_bias(site: PackCandidate, scores: Scores) -> Refusal | None:
         return site.refuse(
             Code.NO_LOWERING, "a finite number replaces scores that have a bias", scores.name
         )
-    everywhere = site.context.domain.lives_everywhere
+    everywhere = site.context.domain.lives_everywhere and scores.guard is None
     if not scores.spared and shows_rounding(
         site.context.graph, scores.name, scores.bias, last_bits=everywhere
     ):

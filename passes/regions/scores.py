@@ -16,9 +16,10 @@ from pitc.ir.expr import Read, Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import Coords
 from pitc.ir.refusal import Code, Refusal
-from pitc.ir.region import Region, covered, pull, region
+from pitc.ir.region import Region, covered, covers, pull, region
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import BiasTerm, Factor, FormContext, PackCandidate
+from pitc.passes.regions.row_guard import RowGuard
 from pitc.passes.regions.sight import Condition
 from pitc.passes.regions.steps import LEAST, MOST, Inner, Steps
 
@@ -40,6 +41,7 @@ class Scores:
         nan_to_zero: A row whose softmax is NaN has weights of 0.
         no_keys_to_zero: Only a row without live keys has.
         spared: Every live row keeps a key, so that hidden ones have weights of 0.
+        guard: Where rows of weights are 0, behind the softmax.
         weight_steps: What the weights are rounded to, behind the softmax.
         inner: What scores go through behind a first factor, `scale`.
         sink: What stands beside the scores in their softmax, and has no value.
@@ -61,6 +63,7 @@ class Scores:
     nan_to_zero: bool = False
     no_keys_to_zero: bool = False
     spared: bool = False
+    guard: RowGuard | None = None
     weight_steps: Steps | None = None
     inner: Inner | None = None
     sink: str | None = None
@@ -138,11 +141,6 @@ def _proof(facts: Sequence[Region], where: Region) -> list[Region] | None:
     unsaid = [(f, [u for u in f if not any(t.implies(u) for t in where)]) for f in facts]
     pairs = combinations(unsaid, 2)
     return next(([a, b] for (a, x), (b, y) in pairs if covered([x, y], 1)), None)
-
-
-def covers(fact: Region, where: Region) -> bool:
-    """Every test of the fact follows from one test of `where`."""
-    return all(any(t.implies(u) for t in where) for u in fact)
 
 
 def known_at_pairs(

@@ -198,6 +198,10 @@ class Sight:
             if not all(self._is_of_whole_keys(t) for t in tests):
                 return None
             tests = [self._as_query(t) for t in tests]
+        if self.graph.target.hides_pairs == "lists":  # they read flags of few sequences for all
+            dims = [d for t in tests for d in t.dims()]
+            first = min((d for d in dims if d >= 0), default=0)
+            extents = (*[ONE] * min(first, len(lead)), *extents[min(first, len(lead)) :])
         domain = Domain(extents, frozenset(tests))
         return Dead(kind, domain) if can_compute(self.graph, domain) else None
 

@@ -32,6 +32,7 @@ __all__ = [
     "all_hold",
     "cost",
     "covered",
+    "covers",
     "describe",
     "for_all",
     "for_some",
@@ -188,6 +189,11 @@ def _without_implied(tests: list[Test]) -> list[Test]:
         if any(u.implies(t) for u in kept if u is not t):
             kept.remove(t)
     return kept
+
+
+def covers(known: Region, where: Region) -> bool:
+    """True where each test of the first region follows from a test of the second one."""
+    return all(any(t.implies(u) for t in where) for u in known)
 
 
 def pull(r: Region, maps: Maps, shape: Sequence[Poly] | None = None) -> Region | None:

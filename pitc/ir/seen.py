@@ -16,6 +16,8 @@ POSITIONS, KEYS, QUERIES, PAIRS = "p", "k", "q", "f"
 """Tests, but for those of tables: `TABLES`."""
 TABLES: Mapping[str, int] = {"e": 0, "l": 1, "m": 2}
 """What a test of a table compares by: equal, less, less or equal."""
+NO_PAIRS = ("nan", "mean", "zero")
+"""What a row that sees none of some keys is: as its softmax; the mean of all values; 0."""
 _STEP = re.compile(r"([aon])|([pelmkqf])(\d+)")
 
 

@@ -56,7 +56,7 @@ void ReadsStepsOnScores() {
   const std::pair<std::string, std::string> refused[] = {
       {With(sunk, "heads=2", "heads=3"), "one sink, or one for each head"},
       {sunk + "weight_above=255\nweight_step=0x1p-126\n", "no weight_step beside sinks"},
-      {With(sunk, "no_pairs_to_mean=0", "no_pairs_to_mean=1"), "no_pairs_to_mean=0 beside sinks"}};
+      {With(sunk, "no_pairs=nan", "no_pairs=mean"), "no_pairs=nan beside sinks"}};
   for (const auto& [text, reason] : refused)
     CHECK(Contains(Error(text), "plan: expected " + reason));
   const std::pair<std::string, std::string> keys[] = {

@@ -16,6 +16,7 @@ from pitc.codegen.families.seen_rows_cuda import SeenRows
 from pitc.codegen.families.seen_steps_cuda import SeenSteps
 from pitc.codegen.families.sight_cuda import Sight
 from pitc.codegen.tir import T
+from pitc.ir.seen import NO_PAIRS
 from tests.attention_cases import Case, Sees
 from tests.codegen_kernels import Array
 from tests.cuda_budgets import MOST
@@ -113,8 +114,8 @@ def test_attends(kind: Kind) -> None:
 @pytest.mark.parametrize("density", [0.0, 0.02, 1.0])
 @in_some
 def test_rows_that_see_nothing(kind: Kind, density: float) -> None:
-    for mean in (False, True):
-        some = made(kind, [(40, 70), (3, 0), (130, 40)], density, no_pairs_to_mean=mean)
+    for given in NO_PAIRS:
+        some = made(kind, [(40, 70), (3, 0), (130, 40)], density, no_pairs=given)
         check(kind, some, run(kind, some))
 
 
@@ -144,7 +145,7 @@ WIDE: list[Kind] = [
 
 @pytest.mark.parametrize("kind", WIDE, ids=name)
 def test_more_steps_than_are_listed_at_once(kind: Kind) -> None:
-    some = made(kind, [(70, 2100), (3, 40)], 0.01, heads=1, no_pairs_to_mean=True)
+    some = made(kind, [(70, 2100), (3, 40)], 0.01, heads=1, no_pairs="mean")
     check(kind, some, run(kind, some))
 
 
@@ -227,7 +228,7 @@ GLOBAL: Kind = ("mma", "float16", 16, 16, 0, "p0p1oq0an")
 def test_blocks_that_nobody_sees_are_not_read() -> None:
     """Each tile reads steps of its blocks, each warp computes its own, and looks at no pair."""
     tile, _ = attention_cuda.ENGINES["mma"].plan("float16", 16, 16, bias=False)
-    some, size = made(BLOCKS, [(512, 512)], heads=1, no_pairs_to_mean=True), 64
+    some, size = made(BLOCKS, [(512, 512)], heads=1, no_pairs="mean"), 64
     blocks = np.random.default_rng(1).random((8, 8)) < 0.2
     blocks[3] = True
     blocks |= np.eye(8, dtype=bool)
@@ -365,5 +366,7 @@ def test_wrong_twins_are_found(twin: str, monkeypatch: pytest.MonkeyPatch) -> No
             some = case(kind)
             check(kind, some, some.run(device, name(kind), blocks=1))
         for lengths, density in (([(40, 70), (200, 150)], 0.3), ([(130, 2100)], 0.0005)):
-            some = made(kind, lengths, density, heads=1, no_pairs_to_mean=density < 0.3)
+            some = made(
+                kind, lengths, density, heads=1, no_pairs="mean" if density < 0.3 else "nan"
+            )
             check(kind, some, some.run(device, name(kind), blocks=1))

@@ -84,7 +84,7 @@ class Case:
             "library": "kernels.so",
             "nan_to_zero": self.nan_to_zero,
             "no_keys_to_zero": self.no_keys_to_zero,
-            "no_pairs_to_mean": 0,
+            "no_pairs": "nan",
             "pairs": 0,
             "q_head": 0,
             "scale": 0.25,
@@ -246,7 +246,7 @@ def _tests_of(case: Case) -> dict[str, Array]:
 
 def _seen_answer(folder: Path, library: Path, case: Case, feeds: dict[str, Array]) -> Array:
     kernel = REQUESTS[-1].symbol
-    made = _seen_model(case, feeds, kernels=f"attention:{kernel}", no_pairs_to_mean=1)
+    made = _seen_model(case, feeds, kernels=f"attention:{kernel}", no_pairs="mean")
     run = session(save_with(folder, library, made, "model.onnx"))
     return np.asarray(run.run(None, feeds)[0])
 

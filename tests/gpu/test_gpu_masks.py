@@ -60,7 +60,7 @@ def test_formulas_and_what_tests_look_at_are_the_compilers(mask: PairMask) -> No
     dtype = plan["dtype"]
     assert plan["kernels"] == f"attention:{sees.request(dtype, 64).symbol}"
     fixed = {"bias": "0", "nan_to_zero": "0", "no_keys_to_zero": "1", "scale": (1 / 8).hex()}
-    fixed |= {"no_pairs_to_mean": str(int(sees.no_pairs_to_mean))}
+    fixed |= {"no_pairs": sees.no_pairs}
     fixed |= {f"{x}_head": "0" for x in "qkv"}
     assert {name: plan[name] for name in fixed} == fixed
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])

@@ -74,7 +74,7 @@ CASES: dict[str, tuple[str, str, dict[str, str]]] = {
         f"by_head = Identity (flag) before = GreaterOrEqual (q_at, k_at) "
         f"seen = And (by_head, before) {ADD}",
         "bool[b, 4, 1, s] flag",
-        {"positions": "1", "keys": "1", "program": "4,3,1,2", "rank": "3", "mean": "1"},
+        {"positions": "1", "keys": "1", "program": "4,3,1,2", "rank": "3", "no_pairs": "mean"},
     ),
     "documents": (
         f"""k_doc = Unsqueeze (doc, middle_k) q_doc = Unsqueeze (doc, middle_q)
@@ -146,7 +146,7 @@ CASES: dict[str, tuple[str, str, dict[str, str]]] = {
     "pairs of an input, added": (  # a row without any is uniform
         f"seen = Identity (pairs) {ADD}",
         KEPT,
-        {"pairs": "1", "program": "3,2", "mean": "1"},
+        {"pairs": "1", "program": "3,2", "no_pairs": "mean"},
     ),
     "pairs and a cause": (
         f"before = GreaterOrEqual (q_at, k_at) seen = And (pairs, before) {SELECT}",
@@ -236,11 +236,11 @@ def test_hidden_pairs(case: str) -> None:
     (plan,) = made
     kinds = ("positions", "tables", "keys", "queries", "pairs", "orders")
     usual = dict.fromkeys(kinds, "0") | {"rank": "2"}
-    fields = {k: v for k, v in wanted.items() if k not in ("bias", "mean")}
+    fields = {k: v for k, v in wanted.items() if k not in ("bias", "no_pairs")}
     assert {k: plan[k] for k in (*usual, "program")} == usual | fields
     (attention,) = [p for p in plans(lowered) if p["op"] == "attention"]
-    found = [attention[name] for name in ("pairs", "bias", "no_pairs_to_mean")]
-    assert found == ["1", wanted.get("bias", "0"), wanted.get("mean", "0")]
+    found = [attention[name] for name in ("pairs", "bias", "no_pairs")]
+    assert found == ["1", wanted.get("bias", "0"), wanted.get("no_pairs", "nan")]
     assert not [n for n in lowered.model.graph if n.op_type == "Softmax"]
 
 

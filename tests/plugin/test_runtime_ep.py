@@ -562,7 +562,7 @@ def test_attention_reads_a_cache_where_it_lies(
             heads,
             bias=bias,
             no_keys_to_zero=1,
-            no_pairs_to_mean=pairs,
+            no_pairs="mean" if pairs else "nan",
             whole=whole,
             pairs=pairs,
             group=group,

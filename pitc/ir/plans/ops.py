@@ -1,6 +1,6 @@
 """The operations of PIT nodes, as typed plans: `docs/plans.md` says what each computes.
 
-    Detect(rank=2, padding="mask").text()    pitc-plan 7, op=detect, padding=mask, rank=2
+    Detect(rank=2, padding="mask").text()    pitc-plan 8, op=detect, padding=mask, rank=2
     parse(text)                              Detect(rank=2, padding="mask")
 
 One class is one operation: its operands in order, and its fields, each with its type. Text, parser
@@ -32,6 +32,7 @@ from pitc.ir.plans.kinds import (
     kinds_of,
 )
 from pitc.ir.plans.program import ORDERS, PROGRAMS, TESTS, Tests
+from pitc.ir.seen import NO_PAIRS
 
 EXTENT = Whole(1, 1 << 24)
 COUNT = Whole(0, 1 << 62)
@@ -348,7 +349,8 @@ class Attention(KernelPlan):
         pair_tests: Of pairs.
         nan_to_zero: A row whose softmax is NaN is 0.
         no_keys_to_zero: A row without keys is.
-        no_pairs_to_mean: A row that sees none of some keys is the mean of all values.
+        no_pairs: What a row that sees none of some keys is: NaN, as its softmax is; the mean of all
+            values; or 0.
         q_head: The first head of queries in their buffer.
         k_head: Of keys.
         v_head: Of values.
@@ -411,7 +413,7 @@ class Attention(KernelPlan):
     bias: Annotated[bool, Flag()]
     nan_to_zero: Annotated[bool, Flag()]
     no_keys_to_zero: Annotated[bool, Flag()]
-    no_pairs_to_mean: Annotated[bool, Flag()] = False
+    no_pairs: Annotated[str, Word(NO_PAIRS)] = "nan"
     pairs: Annotated[bool, Flag()] = False
     q_head: Annotated[int, HEAD] = 0
     k_head: Annotated[int, HEAD] = 0

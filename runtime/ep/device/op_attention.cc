@@ -95,6 +95,8 @@ class Attention final : public DeviceOperation {
     const auto in = ReadAttention(run, plan_, scratch);
     const HeadExtents &q = in.q_heads, &k = in.k_heads, &v = in.v_heads;
     const BiasExtents& bias = in.bias_extents;
+    if (bias.sequences != 1 && bias.sequences != in.sequences)
+      Fail("expected a bias for one sequence or all ", in.sequences, ", got ", bias.sequences);
     std::optional<PairTests> tests;
     if (plan_.program) tests.emplace(run, plan_, in);
     void* const out = run.Output(0, {q.rows, plan_.heads, plan_.dv}, RecordOf(plan_.dtype).bytes);
@@ -117,7 +119,7 @@ class Attention final : public DeviceOperation {
     call.Int(plan_.nan_to_zero).Int(plan_.no_keys_to_zero);
     call.Int(plan_.q_head).Int(plan_.k_head).Int(plan_.v_head);
     if (plan_.bias) call.Int(bias.sequence).Int(bias.head).Int(bias.query).Int(bias.key);
-    if (plan_.program) call.Int(plan_.no_pairs_to_mean);
+    if (plan_.program) call.Int(plan_.no_pairs);
     run.AddTurns(&call, (q.rows / kCudaSumRows + in.sequences) * plan_.heads);
     run.Launch(kernel_, call);
   }

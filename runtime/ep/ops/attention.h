@@ -35,6 +35,7 @@ HeadExtents CheckHeads(const AttentionPlan& plan, const Tensor& tensor, int64_t 
 
 // The bias [B or 1, H or 1, Sq or 1, Sk or 1]; the stride of an extent of 1 is 0.
 struct BiasExtents {
+  int64_t sequences = 1;  // which are for all, in turn
   int64_t elements = 0, sequence = 0, head = 0, query = 0, key = 0;
 };
 BiasExtents CheckBias(const AttentionPlan& plan, const Tensor& bias, int64_t sequences);

@@ -103,21 +103,27 @@ class Attention final : public Operation {
           in.pairs.tiles[in.pairs.first_tile[part.sequence] + (at - start) / kListedQueries];
       const int64_t first = tile.is_list ? at : in.pairs.order[at];
       Call(in, part, keys, {first, first + n, tile}, plan_.scale, out);
-      if (plan_.no_pairs_to_mean && keys.rows > 0) GiveMeans(in, part, keys, at, n, tile, out);
+      if (plan_.no_pairs != AttentionPlan::kNan && keys.rows > 0)
+        WriteBlindRows(in, part, keys, at, n, tile, out);
     }
   }
 
-  // Queries that see none of the keys give each the same weight, as scores of 0 do.
-  void GiveMeans(const AttentionOperands<Tensor>& in, const AttentionSplit::Part& part,
-                 const Keys& keys, int64_t at, int64_t n, const PairLists::Tile& tile,
-                 float* out) const {
+  // Queries that see none of the keys give 0, or each key the same weight, as scores of 0 do.
+  void WriteBlindRows(const AttentionOperands<Tensor>& in, const AttentionSplit::Part& part,
+                      const Keys& keys, int64_t at, int64_t n, const PairLists::Tile& tile,
+                      float* out) const {
     uint32_t seeing = tile.is_list || tile.count == 0 ? 0 : ~uint32_t{0};
     for (int64_t i = 0; tile.is_list && i < tile.count; ++i)
       seeing |= static_cast<uint32_t>(in.pairs.seen_by[tile.first + i]);
     const auto all = static_cast<int32_t>(keys.rows);
     for (int64_t i = 0; i < n; ++i) {
       const int64_t row = in.pairs.order[at + i];
-      if ((seeing >> i & 1) == 0) Call(in, part, keys, {row, row + 1, {0, all, 0}}, 0, out);
+      if ((seeing >> i & 1) != 0) continue;
+      if (plan_.no_pairs == AttentionPlan::kMean) {
+        Call(in, part, keys, {row, row + 1, {0, all, 0}}, 0, out);
+      } else {
+        std::fill_n(out + (row * plan_.heads + part.head) * plan_.dv, plan_.dv, 0.0f);
+      }
     }
   }
 
@@ -186,7 +192,8 @@ class Attention final : public Operation {
     call.Int(queries.begin).Int(queries.end);
     call.Int(queries.keys.first).Int(int64_t{queries.keys.first} + queries.keys.count);
     if (plan_.bias) {
-      call.Int(part.sequence * bias.sequence + part.head * bias.head).Int(bias.query).Int(bias.key);
+      const int64_t sequence = part.sequence % bias.sequences;
+      call.Int(sequence * bias.sequence + part.head * bias.head).Int(bias.query).Int(bias.key);
     }
     call.Run(listed ? listed_ : kernel_);
   }

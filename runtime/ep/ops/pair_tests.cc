@@ -141,20 +141,21 @@ const int64_t* PairTests::ReadNumbers(const Tensor& t, const Side& side, const c
 PairTests::Flags PairTests::ReadFlags(const RunContext& run, const Tensor& t, int64_t tests,
                                       bool of_queries, Arena::Scope& scratch) const {
   const int lead = static_cast<int>(plan_.rank), rank = lead + 1 + static_cast<int>(of_queries);
-  Expect(ElementBytes(t.type) == 1 && t.shape.rank == rank && t.shape.dims[0] == tests &&
-             t.shape.Elements(1, lead) == sequences_,
-         t, "as flags of ", rank, " dimensions, of ", tests, " tests and ", sequences_,
-         " sequences");
+  const bool ranked = ElementBytes(t.type) == 1 && t.shape.rank == rank;
+  const int64_t sequences = ranked ? t.shape.Elements(1, lead) : 0;
+  const bool shared = sequences > 0 && t.shape.dims[1] == 1 && sequences_ % sequences == 0;
+  Expect(ranked && t.shape.dims[0] == tests && (sequences == sequences_ || shared), t,
+         "as flags of ", rank, " dimensions, of ", tests, " tests and ", sequences_, " sequences");
   const int64_t columns = t.shape.dims[rank - 1], words = BitWords(columns);
   const int64_t height = of_queries ? t.shape.dims[rank - 2] : 1;
-  const int64_t rows = tests * sequences_ * height;
+  const int64_t rows = tests * sequences * height;
   auto* const bits = scratch.Array<uint64_t>(rows * words);
   const Blocks blocks = EvenBlocks(rows, std::max<int64_t>(1, kBlockFlags / (columns + 1)), 1);
   run.Each(blocks.Count(), rows * columns > kSerialFlags, [&](int64_t block) {
     for (int64_t row = blocks.Begin(block); row < blocks.End(block); ++row)
       simd_.mask_bits(t.Bytes() + row * columns, columns, bits + row * words);
   });
-  return {bits, height, columns};
+  return {bits, sequences, height, columns};
 }
 
 const PositionTest* PairTests::ReadPositionTests(const Tensor& t, Arena::Scope& scratch) const {

@@ -62,10 +62,11 @@ class PairTests {
   }
 
  private:
-  // Flags that tests look at, as bits: [tests, sequences, rows, BitWords(columns)].
+  // Flags that tests look at, as bits: [tests, sequences, rows, BitWords(columns)]. Those of few
+  // sequences are read for all, in turn.
   struct Flags {
     const uint64_t* bits = nullptr;
-    int64_t rows = 0, columns = 0;
+    int64_t sequences = 1, rows = 0, columns = 0;
   };
 
   // Numbers of the rows of queries and of keys, and the ends of those of each kKeyChunk keys.
@@ -117,7 +118,8 @@ class PairTests {
                   Arena::Scope& scratch);
   const PositionTest* ReadPositionTests(const Tensor& t, Arena::Scope& scratch) const;
   const uint64_t* BitsOf(const Flags& flags, int64_t test, int64_t sequence) const {
-    return flags.bits + (test * sequences_ + sequence) * flags.rows * BitWords(flags.columns);
+    const int64_t of_sequence = test * flags.sequences + sequence % flags.sequences;
+    return flags.bits + of_sequence * flags.rows * BitWords(flags.columns);
   }
 
   template <class Value, class Test, class Both, class Either, class Negate>

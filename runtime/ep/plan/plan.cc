@@ -61,9 +61,10 @@ AttentionPlan ReadAttention(Fields& in) {
   Require(!p.score_cap || !p.score_step, "no score_step beside score_cap");
   Require(!p.sinks || *p.sinks == 1 || *p.sinks == p.heads, "one sink, or one for each head");
   Require(!p.sinks || !p.weight_step, "no weight_step beside sinks");
-  Require(!p.sinks || !p.no_pairs_to_mean, "no_pairs_to_mean=0 beside sinks");
+  Require(!p.sinks || p.no_pairs == AttentionPlan::kNan, "no_pairs=nan beside sinks");
   const bool on_gpu = in.machine() == Machine::kCuda;
-  Require(p.program || !p.no_pairs_to_mean || !on_gpu, "no_pairs_to_mean=0 without a program");
+  Require(p.program || p.no_pairs == AttentionPlan::kNan || !on_gpu,
+          "no_pairs=nan without a program");
   if (!p.program) return p;
   const int64_t tests = *p.positions + *p.tables + *p.key_tests + *p.query_tests + *p.pair_tests;
   ExpectProgram(*p.program, tests, *p.tables, *p.orders);
