@@ -150,7 +150,9 @@ def pairs(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
                     holds.append(compare(mine[:, None], other[None, :]))
                     continue
                 extents = row.shape[-2:] if kind == "pairs" else row.shape[-1:]
-                live = row.reshape(len(q_offsets) - 1, *extents)[s] != 0
+                count = int(np.prod(row.shape[: -len(extents)]))
+                assert count == len(q_offsets) - 1 or row.shape[0] == 1
+                live = row.reshape(count, *extents)[s % count] != 0
                 place = {"pairs": np.ix_(q, k), "keys": (None, k), "queries": (q, None)}[kind]
                 holds.append(np.broadcast_to(~live[place], whole))
         visible = truth(list(map(int, fields["program"].split(","))), holds)

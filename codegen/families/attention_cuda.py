@@ -311,12 +311,13 @@ class Tile:
         kernel, engine = self.kernel, self.engine
         no_keys = tir.both(kernel.at["no_keys_to_zero"] != 0, keys == 0)
         to_zero = T.Or(kernel.at["nan_to_zero"] != 0, no_keys)
+        blind: Expr | None = None
         if kernel.tests is not None:  # the total of a row that sees none is 0, and no NaN
             blind = tir.both(kernel.at["no_pairs"] == NO_PAIRS.index("zero"), keys > 0)
         for r, row in enumerate(engine.rows):
             total = self.softmax.total(r)
             none = to_zero
-            if kernel.tests is not None:
+            if blind is not None:
                 none = T.Or(none, tir.both(blind, total == T.float32(0)))
             fill = tir.keep(T.Select(none, T.float32(0), ptx.not_a_number()))
             inverse = tir.keep(T.float32(1) / total)

@@ -13,12 +13,13 @@ from itertools import chain
 
 import onnx_ir as ir
 
-from pitc.ir.constant import ZN, is_zero
+from pitc.ir.constant import ZN, is_nonzero, is_zero
 from pitc.ir.expr import Combine, Shape, TensorExpr, sums_products
 from pitc.ir.graph import Graph
 from pitc.ir.index import Coords
 from pitc.ir.nodes import first_output, fused_parts, input_names
 from pitc.ir.refusal import Code
+from pitc.ir.region import Test
 from pitc.ir.since import Since
 from pitc.ir.sizes import sizes_known
 from pitc.passes.exprs.coordinates import follow
@@ -158,10 +159,12 @@ class Search:
         return [*self.contexts.of(name), *self.all_keys.get(name, ())]
 
 
-def rows_left_out(search: Search) -> Iterator[PackCandidate]:
-    """Domain by domain, in graph order."""
+def rows_left_out(rarely: bool, search: Search) -> Iterator[PackCandidate]:
+    """Domain by domain, in graph order: those that rarely have a dead row, or the others."""
     place = {node: k for k, node in enumerate(search.graph.nodes)}
     for context in search.contexts:
+        if is_rarely_dead(search.graph, context.domain) is not rarely:
+            continue
         makers = {search.graph[name].producer for name in search.contexts.values(context)}
         for node, expr in sorted(search.free(makers), key=lambda found: place[found[0]]):
             yield from search.candidates(context, node, expr, context.packings(first_output(node)))
@@ -238,6 +241,20 @@ def asks_why(graph: Graph, node: ir.Node) -> bool:
     return bool(graph[first_output(node)].dead or contraction_flops(graph, node))
 
 
+def is_rarely_dead(graph: Graph, domain: Domain) -> bool:
+    """True where a point is dead only if all of a line is, by what its tests or their values say.
+
+    c[q] != 0, known to be 1 where m[q, k] == 0 for all k   ->   True
+    """
+
+    def is_of_lines(test: Test) -> bool:
+        facts = (f for f in graph[test.src].fills if test.src not in f.region.sources)
+        holds = [f.region for f in facts if (is_nonzero if test.yes else is_zero)(f.constant)]
+        return bool(holds) and all(any(t.alls for t in where) for where in holds)
+
+    return domain.rarely_dead or any(t.pred == "nz" and is_of_lines(t) for t in domain.dead)
+
+
 def weighs(graph: Graph, node: ir.Node) -> bool:
     """True for a contraction of a softmax, or of what a few steps make of one: it is attention, or
     those steps say why it is none.
@@ -276,7 +293,7 @@ class Round:
 
 
 ROUNDS = (
-    Round(Tried.DEAD, rows_left_out, tells=frozenset(Code)),
+    Round(Tried.DEAD, partial(rows_left_out, False), tells=frozenset(Code)),
     Round(
         Tried.QUERIES,
         partial(rows_in_order, Combine.PRODUCT),
@@ -284,6 +301,7 @@ ROUNDS = (
         frozenset({Code.NO_LOWERING}),  # a step of attention that no kernel computes
         weighs,
     ),
+    Round(Tried.DEAD, partial(rows_left_out, True), tells=frozenset(Code)),
     Round(Tried.MOVED, partial(rows_in_order, Combine.MOVE), Since.ZERO_SIZES),
     Round(Tried.TERMS, live_terms, Since.ZERO_SIZES, frozenset(Code) - {Code.AXIS_NOT_PIT}),
     Round(Tried.WANTED, rows_wanted),

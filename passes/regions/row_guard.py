@@ -174,7 +174,7 @@ class Rows:
             fits = [(where, r) for where, r in facts if covers(where, pair)]
             if not fits:
                 return None
-            where, known = min(fits, key=lambda fit: fit[1].hi - fit[1].lo)
+            where, known = min(fits, key=lambda fit: fit[1].lo != fit[1].hi)
             self.rests_on.append(where)
             found.append(known)
         return _around(found) if found else None

@@ -17,7 +17,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import Coords, Digit, digit, invert
 from pitc.ir.nodes import first_input, input_names
 from pitc.ir.refusal import Code, Refusal
-from pitc.ir.region import pull
+from pitc.ir.region import covers, pull
 from pitc.passes.facts.finite import clean_if, finite_if
 from pitc.passes.facts.sizes import size_bounds
 from pitc.passes.regions.form import BiasTerm, Factor, PackCandidate
@@ -25,7 +25,6 @@ from pitc.passes.regions.row_guard import row_guard
 from pitc.passes.regions.scores import (
     Scores,
     continue_at,
-    covers,
     facts_at,
     is_factor,
     known_at_pairs,

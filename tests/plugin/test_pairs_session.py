@@ -12,6 +12,7 @@ from onnx import TensorProto
 
 import pitc
 from pitc.ir import target as targets
+from tests.onnx import test_row_guards as guards
 from tests.onnx.test_pairs import SIZES, feeds, model
 from tests.plan_reference import pairs
 from tests.plan_text import Plan
@@ -106,7 +107,9 @@ def operands(name: str, lead: tuple[int, ...], q: int, k: int, seed: int) -> dic
         if numbers.size and seed % 5 == 0:
             numbers.flat[0], numbers.flat[-1] = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     for (operand, extents), count in zip(flags.items(), counts[2:], strict=True):
-        found[operand] = rng.random((count, *lead, *extents)) < rng.choice([0.0, 0.5, 0.97, 1.0])
+        few = rng.integers(0, len(lead) + 1)  # such dimensions in front are the same for all
+        shape = (count, *[1] * few, *lead[few:], *extents)
+        found[operand] = rng.random(shape) < rng.choice([0.0, 0.5, 0.97, 1.0])
     if k >= MANY and counts[4]:  # some queries see far more keys than others
         found["pair_flags"] = rng.random(found["pair_flags"].shape) < 0.02
         found["pair_flags"][..., rng.random(q) < 0.2, :] = True
@@ -116,7 +119,7 @@ def operands(name: str, lead: tuple[int, ...], q: int, k: int, seed: int) -> dic
     return {n: found[n] for n in (*INPUTS, *given)}
 
 
-@pytest.mark.parametrize("lead", [(), (2, 2)], ids=len)
+@pytest.mark.parametrize("lead", [(), (2, 3)], ids=len)
 @pytest.mark.parametrize("name", PLANS)
 def test_lists_are_those_of_the_reference(name: str, lead: tuple[int, ...], tmp_path: Path) -> None:
     plan = plan_of(name, len(lead) + 1)
@@ -150,6 +153,20 @@ CASES = (
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield tmp_path_factory.mktemp("pairs")
+
+
+@pytest.mark.parametrize("shape", ["s, s", "4, s, s"])
+@pytest.mark.parametrize("mask", [guards.SAME, "m = Identity (bias)"])
+def test_rows_that_see_no_key(mask: str, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flags and biases of few sequences are those of all."""
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0, least_extent=1))
+    proto = guards.model(mask, guards.LARGEST, shape)
+    compiled = pitc.compile(proto)
+    assert any(record.lowering == "attention" for record in compiled.report.nodes)
+    source = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for feed in guards.feeds(proto):
+        (want,), got = source.run(None, feed), compiled.run(feed)["y"]
+        np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -38,9 +38,8 @@ BiasExtents CheckBias(const AttentionPlan& plan, const Tensor& t, int64_t sequen
   ExpectNumbers(t, Element::kFloat32, 4, 4);
   const int64_t* dims = t.shape.dims;
   const bool in_turn = dims[0] > 0 && sequences % dims[0] == 0;
-  Expect((in_turn || dims[0] == sequences) && (dims[1] == 1 || dims[1] == plan.heads), t,
-         "for ", sequences, " sequences in turn, as [.., ", plan.heads,
-         " or 1, queries or 1, keys or 1]");
+  Expect((in_turn || dims[0] == sequences) && (dims[1] == 1 || dims[1] == plan.heads), t, "as [",
+         sequences, " or 1, ", plan.heads, " or 1, queries or 1, keys or 1]");
   BiasExtents bias;
   bias.sequences = std::max<int64_t>(dims[0], 1);
   bias.elements = Numbered(t.shape.Elements(), "elements of bias");  // kernels take int32 strides

@@ -1,0 +1,135 @@
+"""Rows of weights that a condition makes 0, behind the softmax: rows that see no key, or others."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
+from tests.lower_support import plans
+from tests.onnx import test_pairs
+from tests.plan_reference import run_lowered
+
+everything_pays = test_pairs._everything_pays
+
+HEAD = """<ir_version: 9, opset_import: ["": 18]> g (float[b, 4, s, 8] q, float[b, 4, s, 8] k,
+float[b, 4, s, 8] v, bool[%s] flag, bool[s, s] other, float[%s] bias) => (float[b, 4, s, 8] y)
+<float zero = {0}, float low = {0}, float one = {1}, int64 zero_i = {0}, int64 one_i = {1},
+int64 two_i = {2}, int64[1] last = {-1}, int64[1] rows = {-2}, int64[1] first = {0},
+int64[1] second = {1}> {
+    keys = Transpose <perm = [0, 1, 3, 2]> (k) s0 = MatMul (q, keys)
+    sizes = Shape (q) size = Gather (sizes, two_i) at = Range (zero_i, size, one_i)
+    k_at = Unsqueeze (at, first) q_at = Unsqueeze (at, second) before = GreaterOrEqual (q_at, k_at)
+    %s s1 = Add (s0, m) p = Softmax <axis = -1> (s1) %s y = MatMul (w, v) }"""
+ADDED = "m = Where (seen, zero, low)"
+SAME, CAUSE = f"seen = Identity (flag) {ADDED}", f"seen = And (flag, before) {ADDED}"
+MOST = "most = ReduceMax (m, last) c = Equal (most, low)"
+LARGEST = f"{MOST} w = Where (c, zero, p)"
+ANY = "n = Cast <to = 6> (seen) any = ReduceMax (n, last) c = Cast <to = 9> (any)"
+ALL = "no = Not (seen) n = Cast <to = 6> (no) all = ReduceMin (n, last) c = Cast <to = 9> (all)"
+TURNED = """turned = Transpose <perm = [1, 0]> (m) most = ReduceMax <keepdims = 0> (turned, first)
+up = Unsqueeze (most, second) c = Equal (up, low) w = Where (c, zero, p)"""
+#: the mask, the guard, and the shape of flags; its rows see no key, and no others are 0
+GUARDS = {
+    "the largest": (SAME, LARGEST, "s, s"),
+    "of a batch of one": (SAME, LARGEST, "1, 1, s, s"),
+    "of heads": (SAME, LARGEST, "4, s, s"),
+    "of all": (SAME, LARGEST, "b, 4, s, s"),
+    "of sequences": (SAME, LARGEST, "b, 1, s, s"),
+    "of a cause, too": (CAUSE, LARGEST, "b, 1, s, s"),
+    "of columns that were rows": (SAME, TURNED, "s, s"),
+    "below 0": (SAME, LARGEST.replace("Equal (most, low)", "Less (most, zero)"), "s, s"),
+    "any": (CAUSE, f"{ANY} w = Where (c, p, zero)", "s, s"),
+    "not any": (CAUSE, f"{ANY} not = Not (c) w = Where (not, zero, p)", "s, s"),
+    "all": (SAME, f"{ALL} w = Where (c, zero, p)", "s, s"),
+}
+#: the same, where other rows are 0 as well, or rows without a key stay NaN
+OTHERS = {
+    "the other way round": (SAME, f"{MOST} w = Where (c, p, zero)", "s, s"),
+    "the least": (SAME, LARGEST.replace("ReduceMax", "ReduceMin"), "s, s"),
+    "the sum": (SAME, LARGEST.replace("ReduceMax", "ReduceSum"), "s, s"),
+    "without the cause": (
+        *(f"{CAUSE} less = Where (flag, zero, low)", LARGEST.replace("(m,", "(less,"), "s, s"),
+    ),
+    "of another cause": (
+        f"{SAME} both = And (flag, before) more = Where (both, zero, low)",
+        *(LARGEST.replace("(m,", "(more,"), "s, s"),
+    ),
+    "of other flags": (
+        *(f"{SAME} less = Where (other, zero, low)", LARGEST.replace("(m,", "(less,"), "s, s"),
+    ),
+    "of columns": (SAME, LARGEST.replace("last", "rows"), "s, s"),
+    "1 for 0": (SAME, f"{MOST} w = Where (c, one, p)", "s, s"),
+    "twice": (SAME, f"{MOST} w0 = Where (c, zero, p) w = Where (c, zero, w0)", "s, s"),
+}
+SIZES = ((1, 0), (0, 3), (1, 1), (2, 2), (3, 31), (2, 33), (2, 65))
+
+
+def model(mask: str, guard: str, shape: str) -> onnx.ModelProto:
+    """Attention with a mask and a guard."""
+    proto = onnx.parser.parse_model(HEAD % (shape, shape, mask, guard))
+    for value in proto.graph.initializer:
+        if value.name == "low":
+            value.CopyFrom(onnx.numpy_helper.from_array(np.array(-np.inf, np.float32), "low"))
+    return proto
+
+
+def feeds(proto: onnx.ModelProto) -> Iterator[dict[str, np.ndarray]]:
+    """Inputs of all sizes: rows with some keys, with all, and with none."""
+    rng = np.random.default_rng(5)
+    dims = proto.graph.input[3].type.tensor_type.shape.dim
+    for b, s in SIZES:
+        for share in (0.0, 0.1, 1.0):
+            shape = [{"b": b, "s": s}.get(d.dim_param, d.dim_value) for d in dims]
+            feed: dict[str, np.ndarray] = {
+                x: rng.normal(0, 1, (b, 4, s, 8)).astype(np.float32) for x in "qkv"
+            }
+            feed["flag"] = np.asarray(rng.random(shape) < share)
+            feed["other"] = np.asarray(rng.random((s, s)) < 0.5)
+            bias = rng.normal(0, 1, shape).astype(np.float32)
+            feed["bias"] = np.where(feed["flag"], bias, np.float32(-np.inf))
+            yield feed
+
+
+def check(proto: onnx.ModelProto) -> Lowered:
+    """Lower, and compare with ONNX Runtime, NaN included."""
+    lowered = run_passes(ir.serde.deserialize_model(proto), LowerOptions())
+    found = ir.serde.serialize_model(lowered.model)
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for feed in feeds(proto):
+        (want,), (got,) = session.run(None, feed), run_lowered(found, feed)
+        np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-5)
+    return lowered
+
+
+def plan_of(lowered: Lowered) -> dict[str, str]:
+    """Of the only attention."""
+    (plan,) = [p for p in plans(lowered) if p["op"] == "attention"]
+    return plan
+
+
+@pytest.mark.parametrize("case", GUARDS)
+def test_rows_that_see_no_key_are_0(case: str) -> None:
+    lowered = check(model(*GUARDS[case]))
+    plan = plan_of(lowered)
+    assert (plan["pairs"], plan["no_pairs"], plan["bias"]) == ("1", "zero", "0")
+    # Neither the condition nor what it is made of is computed.
+    left = {node.op_type for node in lowered.model.graph}
+    assert not left & {"Softmax", "Where", "ReduceMax", "ReduceMin"}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_conditions_that_say_something_else(case: str) -> None:
+    lowered = check(model(*OTHERS[case]))
+    assert not [p for p in plans(lowered) if p["op"] == "attention"]
+
+
+@pytest.mark.parametrize("shape", ["s, s", "4, s, s"])
+def test_rows_are_hidden_by_the_condition(shape: str) -> None:
+    """Of a float mask not every number is known to hide a key or to keep one."""
+    plan = plan_of(check(model("m = Identity (bias)", LARGEST, shape)))
+    assert (plan["pairs"], plan["no_pairs"], plan["bias"]) == ("1", "zero", "1")
