@@ -17,7 +17,7 @@ from tests.plan_reference import run_lowered
 everything_pays = test_pairs._everything_pays
 
 HEAD = """<ir_version: 9, opset_import: ["": 18]> g (float[b, 4, s, 8] q, float[b, 4, s, 8] k,
-float[b, 4, s, 8] v, bool[%s] flag, bool[s, s] other, float[%s] bias, float[b, 1, s, s] terms,
+float[b, 4, s, 8] v, bool[%s] flag, bool[b, 1, s, s] other, float[%s] bias, float[b, 1, s, s] terms,
 bool[b, s] live) => (float[b, 4, s, 8] y)
 <float zero = {0}, float low = {0}, float one = {1}, float least = {-3e38}, int64 zero_i = {0},
 int64 one_i = {1}, int64 two_i = {2}, int64[1] last = {-1}, int64[1] rows = {-2},
@@ -43,6 +43,7 @@ GUARDS = {
     "of all": (SAME, LARGEST, "b, 4, s, s"),
     "of sequences": (SAME, LARGEST, "b, 1, s, s"),
     "of a cause, too": (CAUSE, LARGEST, "b, 1, s, s"),
+    "of sequences, too": (f"seen = And (flag, other) {ADDED}", LARGEST, "s, s"),
     "of columns that were rows": (SAME, TURNED, "s, s"),
     "below 0": (SAME, LARGEST.replace("Equal (most, low)", "Less (most, zero)"), "s, s"),
     "any": (CAUSE, f"{ANY} w = Where (c, p, zero)", "s, s"),
@@ -92,25 +93,26 @@ OTHERS = {
             "s, s",
         ),
     ),
+    "of a column less": (
+        SAME,
+        f"""part = Slice (m, first, last, second) {LARGEST.replace("(m,", "(part,")}""",
+        "s, s",
+    ),
     "without the live keys": (
         """less = Where (flag, zero, low) up = Unsqueeze (live, middle)
         hide = Where (up, zero, low) m = Add (less, hide)""",
         *(LARGEST.replace("(m,", "(less,"), "s, s"),
     ),
     "beside a bias of sequences": (
-        *("seen = Identity (flag) m0 = Where (seen, zero, low) m = Add (m0, terms)", LARGEST),
+        *(
+            SAME,
+            "tame = Tanh (terms) s2 = Add (s1, tame) p2 = Softmax (s2) w = Identity (p2)",
+        ),
         "4, s, s",
     ),
     "between two shapes": (
         GIVEN,
         f"{MOST} p5 = Unsqueeze (p, second) w5 = Where (c, zero, p5) w = Squeeze (w5, second)",
-        "s, s",
-    ),
-    "beside a sink": (
-        SAME,
-        f"""sum = ReduceSum (q, last) sink = Mul (sum, zero) wide = Concat <axis = -1> (s1, sink)
-        of_all = Softmax <axis = -1> (wide) size_s = Unsqueeze (size, first)
-        kept = Slice (of_all, first, size_s, last) {LARGEST.replace(" p)", " kept)")}""",
         "s, s",
     ),
     "1 for 0": (SAME, f"{MOST} w = Where (c, one, p)", "s, s"),
@@ -139,7 +141,7 @@ def feeds(proto: onnx.ModelProto) -> Iterator[dict[str, np.ndarray]]:
                 x: rng.normal(0, 1, (b, 4, s, 8)).astype(np.float32) for x in "qkv"
             }
             feed["flag"] = np.asarray(rng.random(shape) < share)
-            feed["other"] = np.asarray(rng.random((s, s)) < 0.5)
+            feed["other"] = np.asarray(rng.random((b, 1, s, s)) < 0.5)
             bias = rng.normal(0, 1, shape).astype(np.float32)
             feed["terms"] = rng.normal(0, 1, (b, 1, s, s)).astype(np.float32)
             feed["live"] = np.asarray(rng.random((b, s)) < 0.5)

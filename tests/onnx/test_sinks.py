@@ -219,6 +219,12 @@ def test_pairs_that_a_mask_hides_are_left_out_beside_a_sink() -> None:
     assert (plan["pairs"], plan["no_keys_to_zero"], plan["no_pairs"]) == ("1", "1", "nan")
 
 
+def test_a_guard_of_rows_beside_a_sink_stays() -> None:
+    guard = "all = ReduceMax (m, last) c = Equal (all, low) w = Where (c, zero, p)"
+    text = TEXT.replace("o0 = MatMul (p, v)", f"{guard} o0 = MatMul (w, v)")
+    assert not agrees(model(text=text.replace("float one", "float zero = {0}, float one")), None)
+
+
 def test_a_gpu_has_no_sink() -> None:
     with lowering_everything():
         options = LowerOptions(padding="mask", target=targets.target_of("cuda"))
