@@ -21,7 +21,8 @@ EP_SOURCES := $(shell find runtime -name build -prune -o -type f \
 	$(wildcard pitc/ir/plans/*.py) $(addprefix pitc/ir/,cuda_target.py cuda_variants.py kernel.py machine_header.py panels.py plan.py tiles.py variants.py)
 BUILD_TOOLS := 'scikit-build-core>=0.11' 'cmake>=3.26' ninja
 STEP := sh tools/step.sh
-TEST := $(BIN)/python -m pytest -n 3 --dist loadfile --durations 40
+# Test processes share the cores: NumPy's threads would only wait for each other.
+TEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --durations 40
 EP_BUILD := $(STEP) "building the plug-in library" $(PIP) install --no-build-isolation --no-deps -e .
 CPP_FILES = $(shell find runtime examples/host tests -name "*.cc" -o -name "*.h")
 

@@ -16,7 +16,7 @@ import pitc
 from models.bert import BertConfig, bert
 from pitc.cli import main
 from pitc.passes.audit import stages
-from tests import kept_code
+from tests import idle_threads, kept_code
 
 # In CI the same examples every time: what fails is the change. `make fuzz` draws new ones.
 settings.register_profile("ci", derandomize=True)
@@ -36,9 +36,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """One cache of kernels for all tests and runs of a checkout, and no user's."""
+    """One cache of kernels for all tests and runs of a checkout, and no user's. No idle threads."""
     folder = os.environ.setdefault("PITC_CACHE_DIR", str(GOLDEN.parents[1] / "build/test-cache"))
     kept_code.install(Path(folder) / "code")
+    idle_threads.install()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -375,7 +375,9 @@ def same(a: Array, b: Array) -> bool:
     """Equal up to the order of float sums."""
     if a.shape != b.shape:
         return False
+    if np.array_equal(a, b):  # mostly they are, and this is quick
+        return True
     if a.dtype.kind != "f":
-        return bool(np.array_equal(a, b))
+        return False
     rtol, atol = (RTOL_HALF, ATOL_HALF) if a.dtype == np.float16 else (RTOL, ATOL)
     return bool(np.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True))

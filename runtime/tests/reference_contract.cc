@@ -147,6 +147,8 @@ int Contract(const Any* raw, int32_t count, Family family, int k, int n, Activat
   return 0;
 }
 
+constexpr int64_t kTogether = 8;  // sums that do not wait for each other
+
 // Blocks of C, whose columns are listed, as sums over all of B.
 int Sampled(const Any* raw, int32_t count, int k, int n, bool turned) {
   Args args(raw, count);
@@ -170,14 +172,19 @@ int Sampled(const Any* raw, int32_t count, int k, int n, bool turned) {
   if (!args.Good()) return -1;
   for (int64_t g = 0; g < lists; ++g) {
     for (int64_t r = g * height; r < std::min(rows, (g + 1) * height); ++r) {
-      for (int64_t z = at[g]; z < at[g + 1]; ++z) {
-        const int64_t column = list[z];
-        double sum = 0;
-        for (int64_t i = 0; i < k; ++i) {
-          sum += static_cast<double>(Data<float>(a)[r * k + i]) *
-                 Data<float>(s)[turned ? column * k + i : i * n + column];
+      const float* x = Data<float>(a) + r * k;
+      for (int64_t first = at[g]; first < at[g + 1]; first += kTogether) {
+        double sums[kTogether] = {};
+        const float* places[kTogether];
+        for (int64_t m = 0; m < kTogether; ++m) {
+          const int64_t column = list[std::min<int64_t>(first + m, at[g + 1] - 1)];
+          places[m] = Data<float>(s) + (turned ? column * k : column);
         }
-        Data<float>(c)[r * n + column] = static_cast<float>(sum);
+        for (int64_t i = 0; i < k; ++i)
+          for (int64_t m = 0; m < kTogether; ++m)
+            sums[m] += static_cast<double>(x[i]) * places[m][turned ? i : i * n];
+        for (int64_t z = first; z < std::min<int64_t>(first + kTogether, at[g + 1]); ++z)
+          Data<float>(c)[r * n + list[z]] = static_cast<float>(sums[z - first]);
       }
     }
   }

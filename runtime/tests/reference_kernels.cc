@@ -46,6 +46,8 @@ int Move(const Any* raw, int32_t count, int bits, bool unpack) {
 // How a right operand stands in memory.
 enum class Stored { kPanels, kn, nk };
 
+constexpr int64_t kTogether = 8;  // sums that do not wait for each other
+
 // `level` is what a kernel of Activation::level writes.
 int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activation,
                bool has_residual, int level, bool has_bits = false, Stored stored = Stored::kPanels,
@@ -89,19 +91,33 @@ int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activatio
     const float* x = Data<float>(a) + int64_t{Data<int32_t>(rows_a)[i]} * k;
     float* y = Data<float>(c) + int64_t{Data<int32_t>(rows_c)[i]} * n;
     if (bits) std::fill_n(Data<uint64_t>(bits) + i * panels + j0, j1 - j0, 0);
-    for (int64_t j = j0 * width; j < std::min<int64_t>(j1 * width, n); ++j) {
-      double sum = Data<float>(bias)[j];
-      for (int64_t l = 0; l < k; ++l) {
-        const int64_t at = in_panels              ? (j / width * k + l) * width + j % width
-                           : stored == Stored::kn ? l * n + j
-                                                  : j * k + l;
-        const float w = right[at] * (factors ? factors[at] : 1), v = x[l];
-        sum += static_cast<double>(relu && v < 0 ? 0 : v) * w;
+    const int64_t end = std::min<int64_t>(j1 * width, n), step = in_panels              ? width
+                                                                 : stored == Stored::kn ? n
+                                                                                        : 1;
+    for (int64_t first = j0 * width; first < end; first += kTogether) {
+      double sums[kTogether];
+      int64_t places[kTogether];
+      for (int64_t m = 0; m < kTogether; ++m) {
+        const int64_t j = std::min(first + m, end - 1);
+        sums[m] = Data<float>(bias)[j];
+        places[m] = in_panels              ? j / width * k * width + j % width
+                    : stored == Stored::kn ? j
+                                           : j * k;
       }
-      sum = Activate(activation, sum);
-      if (residual) sum += Data<float>(residual)[i * n + j];
-      y[j] = activation == Activation::level ? static_cast<float>(level) : static_cast<float>(sum);
-      if (bits) Data<uint64_t>(bits)[i * panels + j / 64] |= uint64_t{y[j] != 0} << j % 64;
+      for (int64_t l = 0; l < k; ++l) {
+        const float v = relu && x[l] < 0 ? 0 : x[l];
+        for (int64_t m = 0; m < kTogether; ++m) {
+          const int64_t at = places[m] + l * step;
+          sums[m] += static_cast<double>(v) * (right[at] * (factors ? factors[at] : 1));
+        }
+      }
+      for (int64_t j = first; j < std::min(first + kTogether, end); ++j) {
+        double sum = Activate(activation, sums[j - first]);
+        if (residual) sum += Data<float>(residual)[i * n + j];
+        y[j] =
+            activation == Activation::level ? static_cast<float>(level) : static_cast<float>(sum);
+        if (bits) Data<uint64_t>(bits)[i * panels + j / 64] |= uint64_t{y[j] != 0} << j % 64;
+      }
     }
   }
   return 0;

@@ -28,7 +28,7 @@ _WEEK = 7 * 24 * 3600
 _COMMON = ["-std=c++17", "-fPIC", "-march=native", "-ffp-contract=off"]
 _KERNELS = [
     *_COMMON,
-    "-O1",  # more makes nothing faster that calls the run time before each access
+    "-Og",  # more makes nothing faster that calls the run time before each access
     # Registers in a hurry: texts of many kernels are long, and this took half of the time.
     *("--param=lra-max-considered-reload-pseudos=20", "-fira-region=one"),
     "-fno-var-tracking",  # lines are wanted, places of variables are not: half of the time
