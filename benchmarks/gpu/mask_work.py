@@ -68,7 +68,7 @@ def sees_of(mask: PairMask, feeds: Feeds, length: int) -> Sees:
             beyond = width // 2 + 1
             flags = (feeds["global"] != 0).astype(np.int8)
             far = lines((-1, 1, -beyond), (1, -1, -beyond))
-            return Sees("p0k0aq0ap1k0aq0aon", (far, flags, flags))
+            return Sees("p0p1ok0aq0an", (far, flags, flags))
         case Documents():
             segments = feeds["segments"].astype(np.int64)
             return Sees("e0p0a", (lines((1, -1, 0)), segments, segments))

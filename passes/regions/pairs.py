@@ -21,9 +21,9 @@ from pitc.passes.regions.sight import (
     Leaf,
     Positions,
     Sight,
-    joint,
     leaves,
     negation,
+    one_of,
     sources,
 )
 
@@ -146,7 +146,7 @@ def program(hidden: Sequence[Condition]) -> tuple[int, ...]:
         join = PROGRAM.both if condition.op == "and" else PROGRAM.either
         return [*parts[0], *(step for part in parts[1:] for step in (*part, join))]
 
-    return tuple(steps(negation(joint("or", hidden))))
+    return tuple(steps(negation(one_of(hidden))))
 
 
 def fits_plan(hidden: Sequence[Condition]) -> bool:

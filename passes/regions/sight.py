@@ -141,6 +141,21 @@ def joint(op: str, parts: Sequence[Condition]) -> Condition:
     return parts[0] if len(parts) == 1 else Formula(op, tuple(parts))
 
 
+def one_of(parts: Sequence[Condition]) -> Condition:
+    """Holds where one of some does: what all of them ask for is asked once.
+
+    (a and c) or (b and c)   ->   (a or b) and c
+    """
+    asked = [p.parts if isinstance(p, Formula) and p.op == "and" else (p,) for p in parts]
+    shared = [x for x in asked[0] if all(x in others for others in asked)]
+    left = [[x for x in each if x not in shared] for each in asked]
+    if not shared:
+        return joint("or", parts)
+    if not all(left):
+        return joint("and", shared)
+    return joint("and", [joint("or", [joint("and", each) for each in left]), *shared])
+
+
 @dataclass(frozen=True, slots=True)
 class Sight:
     """The space of the pairs of a softmax's result.

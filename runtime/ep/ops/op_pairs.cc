@@ -27,8 +27,24 @@ struct Listed {
   int64_t first = 0, last = -1;
   bool by_all = true;  // each key is seen by all queries
 
+  // Keys from one to another, of which so many are listed, behind those before.
+  void Add(int64_t from, int64_t to, int64_t keys, int64_t pairs) {
+    if (count == 0) first = from;
+    last = to;
+    count += keys;
+    seen += pairs;
+  }
   bool InARow() const { return by_all && last - first + 1 == count; }
 };
+
+// How many bits are set; a loop over it becomes one of vectors, at any level of the CPU.
+uint32_t Ones(uint32_t x) {
+  x -= x >> 1 & 0x55555555;
+  x = (x & 0x33333333) + (x >> 2 & 0x33333333);
+  x = (x + (x >> 4)) & 0x0f0f0f0f;
+  x += x >> 8;
+  return (x + (x >> 16)) & 0x3f;
+}
 
 class Pairs final : public Operation {
  public:
@@ -131,17 +147,25 @@ class Pairs final : public Operation {
 
   static Listed Count(const Work& work, const Tile& tile) {
     Listed found;
+    const uint32_t lanes = tile.queries.Lanes();
     work.tests.Each(tile.sequence, tile.queries, tile.keys,
                     [&](int64_t first, int64_t count, const Seen* seen) {
-                      for (int64_t j = 0; j < count; ++j) {
-                        const uint32_t by = seen ? (*seen)[j] : tile.queries.Lanes();
-                        if (by == 0) continue;
-                        if (found.count == 0) found.first = first + j;
-                        found.last = first + j;
-                        ++found.count;
-                        found.seen += __builtin_popcount(by);
-                        found.by_all = found.by_all && by == tile.queries.Lanes();
+                      if (!seen) {
+                        found.Add(first, first + count - 1, count, count * tile.queries.count);
+                        return;
                       }
+                      uint64_t some = 0;
+                      uint32_t others = 0, pairs = 0;
+                      for (int64_t j = 0; j < count; ++j) {
+                        const uint32_t by = (*seen)[j];
+                        some |= static_cast<uint64_t>(by != 0) << j;
+                        others |= by == 0 ? 0 : by ^ lanes;
+                        pairs += Ones(by);
+                      }
+                      if (some == 0) return;
+                      found.Add(first + __builtin_ctzll(some), first + 63 - __builtin_clzll(some),
+                                __builtin_popcountll(some), pairs);
+                      found.by_all = found.by_all && others == 0;
                     });
     return found;
   }
@@ -173,7 +197,7 @@ class Pairs final : public Operation {
                       Transpose(bits);
                       Transpose(bits + 32);
                       for (int64_t q = 0; q < tile.queries.count; ++q)
-                        counts[q] += __builtin_popcount(bits[q]) + __builtin_popcount(bits[q + 32]);
+                        counts[q] += static_cast<int32_t>(Ones(bits[q]) + Ones(bits[q + 32]));
                     });
   }
 

@@ -17,9 +17,20 @@ uint64_t BitsFrom(const uint64_t* bits, int64_t words, int64_t first) {
   return shift == 0 || word + 1 == words ? low : low | bits[word + 1] << (64 - shift);
 }
 
+// The bits at the positions of at most 64 keys.
+uint64_t BitsAt(const uint64_t* bits, int64_t columns, const Points& keys) {
+  if (keys.InARow()) return BitsFrom(bits, BitWords(columns), keys.Least());
+  uint64_t found = 0;
+  for (int64_t j = 0; j < keys.count; ++j)
+    found |= static_cast<uint64_t>(Bit(bits, keys.positions[j])) << j;
+  return found;
+}
+
 // The i below 32 at which step * i + first is at least 0, as bits.
 uint32_t FromPlace(int64_t step, int64_t first) {
   constexpr uint32_t kAll = ~uint32_t{0};
+  if (step == 1) return first >= 0 ? kAll : first < -31 ? 0 : kAll << -first;
+  if (step == -1) return first >= 31 ? kAll : first < 0 ? 0 : kAll >> (31 - first);
   if (step == 0 || (step > 0 && first >= 0)) return first >= 0 ? kAll : 0;
   if (step < 0) {
     if (first < 0) return 0;
@@ -28,6 +39,22 @@ uint32_t FromPlace(int64_t step, int64_t first) {
   }
   const int64_t begin = (-first + step - 1) / step;
   return begin > 31 ? 0 : kAll << begin;
+}
+
+Holds Opposite(Holds x) { return static_cast<Holds>(2 - static_cast<int>(x)); }
+
+// The queries at which a test of their position, added or taken away once, holds: those from one
+// on, or those before it, which is near that of the key before.
+void InAscending(const Queries& queries, const Points& keys, const PositionTest& t, Seen* found) {
+  int64_t below = 0;  // queries before the place from which on, or up to which, the test holds
+  for (int64_t j = 0; j < keys.count; ++j) {
+    const int64_t rest = t.key * keys.positions[j] + t.constant;
+    const int64_t place = t.query == 1 ? -rest : rest + 1;
+    while (below < queries.count && queries.positions[below] < place) ++below;
+    while (below > 0 && queries.positions[below - 1] >= place) --below;
+    const auto before = static_cast<uint32_t>((uint64_t{1} << below) - 1);
+    (*found)[j] = t.query == 1 ? ~before : before;
+  }
 }
 
 // Whether 0 stands from one bit to another, that one included.
@@ -180,9 +207,11 @@ PairTests::Sight::Sight(const PairTests& all, int64_t s, const Queries& some, co
   const auto ends = std::minmax_element(begin, end);
   least = *ends.first;
   most = *ends.second;
-  in_a_row = true;
-  for (int64_t i = 0; i < some.count; ++i)
+  in_a_row = ascend = true;
+  for (int64_t i = 1; i < some.count; ++i) {
+    ascend = ascend && some.positions[i] > some.positions[i - 1];
     in_a_row = in_a_row && some.positions[i] == some.positions[0] + i;
+  }
   for (int64_t test = 0; test < all.plan_.queries; ++test) {
     const uint64_t* const live = all.BitsOf(all.of_queries_, test, s);
     where[test] = 0;
@@ -207,7 +236,7 @@ Value PairTests::Evaluate(const Test& test, const Both& both, const Either& eith
   int64_t depth = 0;
   for (const int64_t step : plan_.program) {
     if (step >= kProgramFirstLeaf) {
-      stack[depth++] = test(step - kProgramFirstLeaf);
+      test(step - kProgramFirstLeaf, &stack[depth++]);
     } else if (step == kProgramNegate) {
       negate(&stack[depth - 1]);
     } else {
@@ -221,30 +250,53 @@ Value PairTests::Evaluate(const Test& test, const Both& both, const Either& eith
 
 // Whether the queries see keys.
 Holds PairTests::SeenOver(const Sight& at, const Points& keys) const {
-  return Evaluate<Holds>([&](int64_t test) { return Over(at, keys, test); },
+  return Evaluate<Holds>([&](int64_t test, Holds* over) { *over = Over(at, keys, test); },
                          [](Holds* x, Holds y) { *x = std::min(*x, y); },
                          [](Holds* x, Holds y) { *x = std::max(*x, y); },
-                         [](Holds* x) { *x = static_cast<Holds>(2 - static_cast<int>(*x)); });
+                         [](Holds* x) { *x = Opposite(*x); });
 }
 
-// Which queries see each key.
+// Which queries see each key. A test that holds everywhere or nowhere is one word.
 Seen PairTests::SeenIn(const Sight& at, const Points& keys) const {
-  const auto each = [](Seen* x, const Seen& y, const auto& join) {
-    for (int64_t j = 0; j < kKeyChunk; ++j) (*x)[j] = join((*x)[j], y[j]);
+  struct Value {
+    Holds over;
+    Seen at_keys;  // if it is somewhere
   };
-  Seen seen = Evaluate<Seen>(
-      [&](int64_t test) {
-        Seen all;
-        const Holds over = Over(at, keys, test);
-        if (over == Holds::kSomewhere) return In(at, keys, test);
-        all.fill(over == Holds::kEverywhere ? ~uint32_t{0} : 0);
-        return all;
+  const auto each = [](Value* x, const Value& y, const auto& join) {
+    for (int64_t j = 0; j < kKeyChunk; ++j) x->at_keys[j] = join(x->at_keys[j], y.at_keys[j]);
+  };
+  // What decides alone, and what changes nothing.
+  const auto join = [&](Value* x, const Value& y, Holds decides, const auto& of_keys) {
+    if (x->over == decides || y.over == decides) {
+      x->over = decides;
+    } else if (x->over != Holds::kSomewhere) {
+      *x = y;
+    } else if (y.over == Holds::kSomewhere) {
+      each(x, y, of_keys);
+    }
+  };
+  Value value = Evaluate<Value>(
+      [&](int64_t test, Value* x) {
+        x->over = Over(at, keys, test);
+        if (x->over == Holds::kSomewhere) In(at, keys, test, &x->at_keys);
       },
-      [&](Seen* x, const Seen& y) { each(x, y, [](uint32_t a, uint32_t b) { return a & b; }); },
-      [&](Seen* x, const Seen& y) { each(x, y, [](uint32_t a, uint32_t b) { return a | b; }); },
-      [&](Seen* x) { each(x, *x, [](uint32_t a, uint32_t) { return ~a; }); });
-  for (uint32_t& by : seen) by &= at.queries.Lanes();
-  return seen;
+      [&](Value* x, const Value& y) {
+        join(x, y, Holds::kNowhere, [](uint32_t a, uint32_t b) { return a & b; });
+      },
+      [&](Value* x, const Value& y) {
+        join(x, y, Holds::kEverywhere, [](uint32_t a, uint32_t b) { return a | b; });
+      },
+      [&](Value* x) {
+        if (x->over == Holds::kSomewhere) {
+          each(x, *x, [](uint32_t a, uint32_t) { return ~a; });
+        } else {
+          x->over = Opposite(x->over);
+        }
+      });
+  if (value.over != Holds::kSomewhere)
+    value.at_keys.fill(value.over == Holds::kEverywhere ? ~uint32_t{0} : 0);
+  for (uint32_t& by : value.at_keys) by &= at.queries.Lanes();
+  return value.at_keys;
 }
 
 // Where a test holds; "somewhere" where it would have to look at every pair.
@@ -285,10 +337,15 @@ Holds PairTests::OverTable(const Sight& at, const Points& keys, int64_t table) c
 }
 
 // The queries at which a test holds, of each key.
-Seen PairTests::In(const Sight& at, const Points& keys, int64_t test) const {
-  Seen found{};
+void PairTests::In(const Sight& at, const Points& keys, int64_t test, Seen* of_keys) const {
+  Seen& found = *of_keys;
+  found.fill(0);
   if (test < plan_.positions) {
     const PositionTest& t = positions_[test];
+    if (!at.in_a_row && at.ascend && (t.query == 1 || t.query == -1)) {
+      InAscending(at.queries, keys, t, of_keys);
+      return;
+    }
     for (int64_t j = 0; j < keys.count; ++j) {
       const int64_t rest = t.key * keys.positions[j] + t.constant;
       if (at.in_a_row) {
@@ -298,25 +355,22 @@ Seen PairTests::In(const Sight& at, const Points& keys, int64_t test) const {
       for (int64_t i = 0; i < at.queries.count; ++i)
         found[j] |= static_cast<uint32_t>(t.query * at.queries.positions[i] + rest >= 0) << i;
     }
-    return found;
+    return;
   }
   test -= plan_.positions;
-  if (test < plan_.tables) return InTable(at, keys, test);
+  if (test < plan_.tables) return InTable(at, keys, test, of_keys);
   test -= plan_.tables;
   if (test < plan_.keys) {
-    const uint64_t* const live = BitsOf(of_keys_, test, at.sequence);
-    for (int64_t j = 0; j < keys.count; ++j)
-      found[j] = Bit(live, keys.positions[j]) ? 0 : ~uint32_t{0};
-    return found;
+    const uint64_t set = BitsAt(BitsOf(of_keys_, test, at.sequence), of_keys_.columns, keys);
+    for (int64_t j = 0; j < keys.count; ++j) found[j] = static_cast<uint32_t>(set >> j & 1) - 1;
+    return;
   }
   test -= plan_.keys;
-  if (test >= plan_.queries) return InPairs(at, keys, test - plan_.queries);
+  if (test >= plan_.queries) return InPairs(at, keys, test - plan_.queries, of_keys);
   found.fill(at.where[test]);
-  return found;
 }
 
-Seen PairTests::InTable(const Sight& at, const Points& keys, int64_t table) const {
-  Seen found{};
+void PairTests::InTable(const Sight& at, const Points& keys, int64_t table, Seen* found) const {
   const int64_t order = OrderOf(table);
   const int64_t* const of_keys = tables_[table].of_keys + key_offsets_[at.sequence] + keys.first;
   int64_t numbers[kListedQueries];
@@ -329,32 +383,22 @@ Seen PairTests::InTable(const Sight& at, const Points& keys, int64_t table) cons
       equal |= static_cast<uint32_t>(numbers[i] == k) << i;
       less |= static_cast<uint32_t>(numbers[i] < k) << i;
     }
-    found[j] = (order == PairsPlan::kLess ? 0 : equal) | (order == PairsPlan::kEqual ? 0 : less);
+    (*found)[j] = (order == PairsPlan::kLess ? 0 : equal) | (order == PairsPlan::kEqual ? 0 : less);
   }
-  return found;
 }
 
-Seen PairTests::InPairs(const Sight& at, const Points& keys, int64_t test) const {
+void PairTests::InPairs(const Sight& at, const Points& keys, int64_t test, Seen* found) const {
   const uint64_t* const flags = BitsOf(of_pairs_, test, at.sequence);
   const int64_t words = BitWords(of_pairs_.columns);
-  Seen found{};
-  uint32_t *const low = found.data(), *const high = low + 32;
-  const bool in_a_row = keys.InARow();
+  uint32_t *const low = found->data(), *const high = low + 32;
   for (int64_t i = 0; i < at.queries.count; ++i) {
     const uint64_t* const row = flags + at.queries.positions[i] * words;
-    uint64_t live = 0;
-    if (in_a_row) {
-      live = BitsFrom(row, words, keys.Least());
-    } else {
-      for (int64_t j = 0; j < keys.count; ++j)
-        live |= static_cast<uint64_t>(Bit(row, keys.positions[j])) << j;
-    }
+    const uint64_t live = BitsAt(row, of_pairs_.columns, keys);
     low[i] = static_cast<uint32_t>(~live);
     high[i] = static_cast<uint32_t>(~live >> 32);
   }
   Transpose(low);
   Transpose(high);
-  return found;
 }
 
 }  // namespace pitc

@@ -83,7 +83,7 @@ class PairTests {
     const Queries& queries;
     const Points& keys;
     int64_t least, most;                                        // positions of the queries
-    bool in_a_row;                                              // these
+    bool in_a_row, ascend;                                      // these
     std::array<uint32_t, kMostTests> where;                     // a test of queries holds
     std::array<int64_t, kMostTests> least_number, most_number;  // of a table
 
@@ -129,9 +129,9 @@ class PairTests {
   Seen SeenIn(const Sight& at, const Points& keys) const;
   Holds Over(const Sight& at, const Points& keys, int64_t test) const;
   Holds OverTable(const Sight& at, const Points& keys, int64_t table) const;
-  Seen In(const Sight& at, const Points& keys, int64_t test) const;
-  Seen InTable(const Sight& at, const Points& keys, int64_t table) const;
-  Seen InPairs(const Sight& at, const Points& keys, int64_t test) const;
+  void In(const Sight& at, const Points& keys, int64_t test, Seen* found) const;
+  void InTable(const Sight& at, const Points& keys, int64_t table, Seen* found) const;
+  void InPairs(const Sight& at, const Points& keys, int64_t test, Seen* found) const;
   int64_t OrderOf(int64_t table) const { return plan_.orders >> 2 * table & 3; }
 
   const PairsPlan& plan_;
