@@ -26,7 +26,7 @@ from tests.plan_reference import parse
 CONFIG = BertConfig(layers=2, hidden=128, heads=2, ffn=512, vocab=50)
 
 
-GLOBALS = "p0k0aq0ap1k0aq0aon"
+GLOBALS = "p0p1ok0aq0an"
 """A window; tokens that see all, and that all see."""
 
 

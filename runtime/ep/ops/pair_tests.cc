@@ -256,8 +256,9 @@ Holds PairTests::SeenOver(const Sight& at, const Points& keys) const {
                          [](Holds* x) { *x = Opposite(*x); });
 }
 
-// Which queries see each key. A test that holds everywhere or nowhere is one word.
-Seen PairTests::SeenIn(const Sight& at, const Points& keys) const {
+// Which queries see each key, if not all see all, or none any. A test that holds everywhere or
+// nowhere is one word.
+Holds PairTests::SeenIn(const Sight& at, const Points& keys, Seen* seen) const {
   struct Value {
     Holds over;
     Seen at_keys;  // if it is somewhere
@@ -278,7 +279,7 @@ Seen PairTests::SeenIn(const Sight& at, const Points& keys) const {
   Value value = Evaluate<Value>(
       [&](int64_t test, Value* x) {
         x->over = Over(at, keys, test);
-        if (x->over == Holds::kSomewhere) In(at, keys, test, &x->at_keys);
+        if (x->over == Holds::kSomewhere) x->over = In(at, keys, test, &x->at_keys);
       },
       [&](Value* x, const Value& y) {
         join(x, y, Holds::kNowhere, [](uint32_t a, uint32_t b) { return a & b; });
@@ -293,10 +294,9 @@ Seen PairTests::SeenIn(const Sight& at, const Points& keys) const {
           x->over = Opposite(x->over);
         }
       });
-  if (value.over != Holds::kSomewhere)
-    value.at_keys.fill(value.over == Holds::kEverywhere ? ~uint32_t{0} : 0);
-  for (uint32_t& by : value.at_keys) by &= at.queries.Lanes();
-  return value.at_keys;
+  if (value.over == Holds::kSomewhere)
+    for (int64_t j = 0; j < kKeyChunk; ++j) (*seen)[j] = value.at_keys[j] & at.queries.Lanes();
+  return value.over;
 }
 
 // Where a test holds; "somewhere" where it would have to look at every pair.
@@ -336,15 +336,15 @@ Holds PairTests::OverTable(const Sight& at, const Points& keys, int64_t table) c
   }
 }
 
-// The queries at which a test holds, of each key.
-void PairTests::In(const Sight& at, const Points& keys, int64_t test, Seen* of_keys) const {
+// The queries at which a test holds, of each key, if it is not all of them, or none, throughout.
+Holds PairTests::In(const Sight& at, const Points& keys, int64_t test, Seen* of_keys) const {
   Seen& found = *of_keys;
   found.fill(0);
   if (test < plan_.positions) {
     const PositionTest& t = positions_[test];
     if (!at.in_a_row && at.ascend && (t.query == 1 || t.query == -1)) {
       InAscending(at.queries, keys, t, of_keys);
-      return;
+      return Holds::kSomewhere;
     }
     for (int64_t j = 0; j < keys.count; ++j) {
       const int64_t rest = t.key * keys.positions[j] + t.constant;
@@ -355,19 +355,23 @@ void PairTests::In(const Sight& at, const Points& keys, int64_t test, Seen* of_k
       for (int64_t i = 0; i < at.queries.count; ++i)
         found[j] |= static_cast<uint32_t>(t.query * at.queries.positions[i] + rest >= 0) << i;
     }
-    return;
+    return Holds::kSomewhere;
   }
   test -= plan_.positions;
-  if (test < plan_.tables) return InTable(at, keys, test, of_keys);
+  if (test < plan_.tables) {
+    InTable(at, keys, test, of_keys);
+    return Holds::kSomewhere;
+  }
   test -= plan_.tables;
   if (test < plan_.keys) {
     const uint64_t set = BitsAt(BitsOf(of_keys_, test, at.sequence), of_keys_.columns, keys);
     for (int64_t j = 0; j < keys.count; ++j) found[j] = static_cast<uint32_t>(set >> j & 1) - 1;
-    return;
+    return Holds::kSomewhere;
   }
   test -= plan_.keys;
   if (test >= plan_.queries) return InPairs(at, keys, test - plan_.queries, of_keys);
   found.fill(at.where[test]);
+  return Holds::kSomewhere;
 }
 
 void PairTests::InTable(const Sight& at, const Points& keys, int64_t table, Seen* found) const {
@@ -378,6 +382,10 @@ void PairTests::InTable(const Sight& at, const Points& keys, int64_t table, Seen
     numbers[i] = tables_[table].of_queries[at.queries.rows[i]];
   for (int64_t j = 0; j < keys.count; ++j) {
     const int64_t k = of_keys[j];
+    if (j > 0 && k == of_keys[j - 1]) {  // keys of one document, or of one bar, lie in a row
+      (*found)[j] = (*found)[j - 1];
+      continue;
+    }
     uint32_t equal = 0, less = 0;
     for (int64_t i = 0; i < at.queries.count; ++i) {
       equal |= static_cast<uint32_t>(numbers[i] == k) << i;
@@ -387,18 +395,29 @@ void PairTests::InTable(const Sight& at, const Points& keys, int64_t table, Seen
   }
 }
 
-void PairTests::InPairs(const Sight& at, const Points& keys, int64_t test, Seen* found) const {
+Holds PairTests::InPairs(const Sight& at, const Points& keys, int64_t test, Seen* found) const {
   const uint64_t* const flags = BitsOf(of_pairs_, test, at.sequence);
   const int64_t words = BitWords(of_pairs_.columns);
   uint32_t *const low = found->data(), *const high = low + 32;
+  uint64_t any = 0, all = ~uint64_t{0};
   for (int64_t i = 0; i < at.queries.count; ++i) {
     const uint64_t* const row = flags + at.queries.positions[i] * words;
     const uint64_t live = BitsAt(row, of_pairs_.columns, keys);
+    any |= live;
+    all &= live;
     low[i] = static_cast<uint32_t>(~live);
     high[i] = static_cast<uint32_t>(~live >> 32);
   }
-  Transpose(low);
-  Transpose(high);
+  const uint64_t none = ~uint64_t{0} << (keys.count - 1) << 1;  // there are no such keys
+  if ((any & ~none) == 0) return Holds::kEverywhere;
+  if ((all | none) == ~uint64_t{0}) return Holds::kNowhere;
+  if (any == all) {  // rows of one block are alike
+    for (int64_t j = 0; j < keys.count; ++j) low[j] = static_cast<uint32_t>(any >> j & 1) - 1;
+  } else {
+    Transpose(low);
+    Transpose(high);
+  }
+  return Holds::kSomewhere;
 }
 
 }  // namespace pitc

@@ -100,8 +100,9 @@ class PairTests {
     if (over == Holds::kEverywhere) {
       see(first, count, nullptr);
     } else if (count <= kKeyChunk) {
-      const Seen seen = tests.SeenIn(at, at.Range(first, count));
-      see(first, count, &seen);
+      Seen seen;
+      const Holds in = tests.SeenIn(at, at.Range(first, count), &seen);
+      if (in != Holds::kNowhere) see(first, count, in == Holds::kEverywhere ? nullptr : &seen);
     } else {
       int64_t size = kKeyChunk;
       while (size * kRanges < count) size *= kRanges;
@@ -126,12 +127,12 @@ class PairTests {
   Value Evaluate(const Test& test, const Both& both, const Either& either,
                  const Negate& negate) const;
   Holds SeenOver(const Sight& at, const Points& keys) const;
-  Seen SeenIn(const Sight& at, const Points& keys) const;
+  Holds SeenIn(const Sight& at, const Points& keys, Seen* seen) const;
   Holds Over(const Sight& at, const Points& keys, int64_t test) const;
   Holds OverTable(const Sight& at, const Points& keys, int64_t table) const;
-  void In(const Sight& at, const Points& keys, int64_t test, Seen* found) const;
+  Holds In(const Sight& at, const Points& keys, int64_t test, Seen* found) const;
   void InTable(const Sight& at, const Points& keys, int64_t table, Seen* found) const;
-  void InPairs(const Sight& at, const Points& keys, int64_t test, Seen* found) const;
+  Holds InPairs(const Sight& at, const Points& keys, int64_t test, Seen* found) const;
   int64_t OrderOf(int64_t table) const { return plan_.orders >> 2 * table & 3; }
 
   const PairsPlan& plan_;
