@@ -88,6 +88,8 @@ ATTENTIONS = {
     "modern-bert-4096": "3 layers of ModernBERT, 4096 tokens",
     "longformer-4096": "12 layers of Longformer-base, window of 513, 4096 tokens",
 }
+#: Of them, the rows of README.md.
+MAIN_ATTENTION = ("attention-2048-causal", "attention-4096-window-513-global-16")
 FEW = 0.6  # with at most this share of zeros the ordinary model is to be as fast
 
 
@@ -111,7 +113,19 @@ def main_block(found: dict[str, dict[str, Any]]) -> str:
     Args:
         found: Results by case name, as the benchmark program wrote them.
     """
-    return "\n".join(_workloads({name: found[name] for name in MAIN}))
+    rows = _workloads({name: found[name] for name in MAIN})
+    of_attention = [_main_attention(name) for name in MAIN_ATTENTION]
+    end = f"{rows[-1]} Of attention, it is the fastest of all libraries that take its mask."
+    return "\n".join([*rows[:-2], *of_attention, "", end])
+
+
+def _main_attention(name: str) -> str:
+    """A row of README.md for attention under a mask."""
+    result = json.loads((RESULTS / "attention" / f"{name}.json").read_text("utf-8"))
+    gain, best = result["speedup"], result["best_peer"]
+    what = f"attention of 12 heads, {ATTENTIONS[name]} ({result['machine']['cpu']})"
+    ms = next(c["ms"] for c in result["contenders"] if c["name"] == OURS)
+    return f"| {what} | {ms:,.0f} | {gain['ort']:.2f}x | {gain[best]:.2f}x ({best}) |"
 
 
 def block(found: dict[str, dict[str, Any]]) -> str:

@@ -30,6 +30,8 @@ ADDED = "m = Where (seen, zero, low)"
 SAME, CAUSE = f"seen = Identity (flag) {ADDED}", f"seen = And (flag, before) {ADDED}"
 MOST = "most = ReduceMax (m, last) c = Equal (most, low)"
 LARGEST = f"{MOST} w = Where (c, zero, p)"
+LIVE = """less = Where (flag, zero, low) up = Unsqueeze (live, middle)
+hide = Where (up, zero, low) m = Add (less, hide)"""
 GIVEN = "m = Identity (bias)"
 ANY = "n = Cast <to = 6> (seen) any = ReduceMax (n, last) c = Cast <to = 9> (any)"
 ALL = "no = Not (seen) n = Cast <to = 6> (no) all = ReduceMin (n, last) c = Cast <to = 9> (all)"
@@ -44,6 +46,7 @@ GUARDS = {
     "of sequences": (SAME, LARGEST, "b, 1, s, s"),
     "of a cause, too": (CAUSE, LARGEST, "b, 1, s, s"),
     "of sequences, too": (f"seen = And (flag, other) {ADDED}", LARGEST, "s, s"),
+    "of live keys, too": (LIVE, LARGEST, "s, s"),
     "of columns that were rows": (SAME, TURNED, "s, s"),
     "below 0": (SAME, LARGEST.replace("Equal (most, low)", "Less (most, zero)"), "s, s"),
     "any": (CAUSE, f"{ANY} w = Where (c, p, zero)", "s, s"),
@@ -99,9 +102,13 @@ OTHERS = {
         "s, s",
     ),
     "without the live keys": (
-        """less = Where (flag, zero, low) up = Unsqueeze (live, middle)
-        hide = Where (up, zero, low) m = Add (less, hide)""",
+        LIVE,
         *(LARGEST.replace("(m,", "(less,"), "s, s"),
+    ),
+    "floats of live keys": (LIVE.replace("less,", "bias,"), LARGEST, "s, s"),
+    "floats without the live keys": (
+        LIVE.replace("(less,", "(bias,"),
+        *(LARGEST.replace("(m,", "(bias,"), "s, s"),
     ),
     "beside a bias of sequences": (
         *(

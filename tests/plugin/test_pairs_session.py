@@ -156,7 +156,7 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("shape", ["s, s", "4, s, s"])
-@pytest.mark.parametrize("mask", [guards.SAME, "m = Identity (bias)"])
+@pytest.mark.parametrize("mask", [guards.SAME, guards.LIVE, guards.GIVEN])
 def test_rows_that_see_no_key(mask: str, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flags and biases of few sequences are those of all."""
     monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0, least_extent=1))
