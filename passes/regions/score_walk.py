@@ -170,11 +170,12 @@ def _hide_pairs(site: PackCandidate, keys: Domain, scores: Scores) -> Refusal | 
         scores.rests_on += proofs
         scores.no_keys_to_zero = not scores.nan_to_zero  # they see no key, either
         return None
-    # Without that only rows where it holds may see nothing: no others' weights are all 0.
+    # Without that only rows where it holds may see nothing: no others' weights are all 0. Beside no
+    # hidden pairs the condition would cost more than it saves.
     zeros = {f.region for f in facts if is_zero(f.constant)}
     blind, rows = hide([] if guard.rows is None else [guard.rows])
     nan = not zeros.issuperset(where) or not (scores.no_keys_to_zero or scores.nan_to_zero)
-    if not blind or nan or not fits_plan([*found, *blind]):
+    if not found or not blind or nan or not fits_plan([*found, *blind]):
         return _unknown_guard(site, guard)
     scores.hidden = [*found, *blind]
     scores.pairs = seen_pairs(scores.pairs, rows)

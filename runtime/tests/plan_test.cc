@@ -93,8 +93,8 @@ void ReadsEveryOperation() {
   CHECK(p.dims[3].kind == pitc::DimUse::kOne && p.dims[4].kind == pitc::DimUse::kRest);
   const auto u = std::get<pitc::MovePlan>(
       ParsePlan(
-          "pitc-plan "
-          "7\ndims=l,r\ndtype=int8\nkernels=move:unpack_b1\nidentity=1/x\nlibrary=k\nop=unpack")
+          "pitc-plan 8\ndims=l,r\ndtype=int8\nkernels=move:unpack_b1\nidentity=1/x\nlibrary=k\n"
+          "op=unpack")
           .body);
   CHECK(u.unpack && u.word_bytes == 1 && u.dims[0].kind == pitc::DimUse::kLinear);
   CHECK(std::get<pitc::DetectPlan>(ParsePlan(kDetect).body).rank == 2);

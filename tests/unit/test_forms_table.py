@@ -33,7 +33,7 @@ def names(
 def test_every_row_is_met() -> None:
     asked = product((None, *PackRule), Combine, AXES, Tried)
     assert set(chain.from_iterable(kinds_of(*key) for key in asked)) == set(FORMS)
-    assert [way.tried for way in (*ROUNDS, SKIPS)] == list(Tried)
+    assert list(dict.fromkeys(way.tried for way in (*ROUNDS, SKIPS))) == list(Tried)
 
 
 @pytest.mark.parametrize("axes", AXES)
