@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -306,3 +306,24 @@ def run_python(code: str, *arguments: str, library: Path | None = None) -> str:
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]
     return run.stdout
+
+
+Run = Callable[..., list[Array]]
+
+
+def loader(tmp_path: Path) -> Callable[..., Run]:
+    """Make sessions of models and return their run functions, which take inputs by name."""
+
+    def load(model: onnx.ModelProto, threads: int = 1, level: str | None = None) -> Run:
+        options = quiet_options(threads)
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        made = session(save(tmp_path, model), options, **({"cpu_level": level} if level else {}))
+        return lambda **feeds: made.run(None, feeds)
+
+    return load
+
+
+def masks(rng: np.random.Generator, shape: tuple[int, ...]) -> Iterator[Array]:
+    """Nothing live, all live, and three random densities."""
+    for density in (0.0, 1.0, 0.1, 0.5, 0.9):
+        yield rng.random(shape) < density

@@ -68,7 +68,11 @@ def preloads() -> list[str]:
 @pytest.mark.parametrize(
     "tests",
     [
-        *("plugin/test_runtime_ep.py", "plugin/test_runtime_errors.py"),
+        *(
+            "plugin/test_runtime_ep.py",
+            "plugin/test_runtime_attention.py",
+            "plugin/test_runtime_errors.py",
+        ),
         *(
             "plugin/test_runtime_session.py",
             "gpu/test_device_session.py",
