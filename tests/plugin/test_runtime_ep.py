@@ -1,4 +1,4 @@
-"""The operations of the execution provider but attention against numpy, with reference kernels in C++."""
+"""Operations of the execution provider, but attention, against numpy, with C++ reference kernels."""
 
 import math
 from collections.abc import Callable
