@@ -1,4 +1,4 @@
-"""Operations of the execution provider, but attention, against numpy, with C++ reference kernels."""
+"""The execution provider's operations, but attention, against numpy, with C++ reference kernels."""
 
 import math
 from collections.abc import Callable
