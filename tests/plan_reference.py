@@ -278,7 +278,7 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
                     x = to_steps(x, fields, "score") * np.float32(number(fields["score_scale"]))
                 if fields["bias"] == "1":
                     bias, q_coords, k_coords = inputs[5:8]
-                    one = bias[s % len(bias), h if bias.shape[1] > 1 else 0]
+                    one = bias[s if len(bias) > 1 else 0, (s if heads == 1 else h) % bias.shape[1]]
                     at = [c[-1, r] for c, r in ((q_coords, qs), (k_coords, ks))]
                     at = [
                         a if n > 1 else np.zeros_like(a) for a, n in zip(at, one.shape, strict=True)

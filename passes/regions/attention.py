@@ -342,8 +342,8 @@ def _bias_operand(
 ) -> BiasOperand | None:
     """The bias, if it can be read at places of the scores, [batch, heads, queries, keys].
 
-    Where rows are of each head, so is the bias: [1, h, q, k] becomes [h, 1, q, k], for the rows of
-    all sequences in turn.
+    Where rows are of each head, so is the bias: [b, h, q, k] becomes [b * h, 1, q, k], and the
+    heads of [1, h, q, k] are for all sequences in turn.
     """
     dims = [c.dim for c in (*scores.query_coords, scores.key_coords[-1])]
     one = expr.shape[:1] == (ONE,)  # a batch of one has no digit
@@ -357,9 +357,9 @@ def _bias_operand(
         return None
     of_four = [(*[ONE] * (4 - len(s)), *s) for s in shapes if s is not None]
     batch, head, *pair = (max(x, key=lambda e: e != ONE) for x in zip(*of_four, strict=True))
-    if batch != ONE and head != expr.shape[1]:
-        return None
-    return BiasOperand(terms, (batch * head, ONE, *pair))
+    if batch == ONE:
+        return BiasOperand(terms)
+    return BiasOperand(terms, (batch * head, ONE, *pair)) if head == expr.shape[1] else None
 
 
 def _operands(

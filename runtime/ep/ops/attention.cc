@@ -37,16 +37,19 @@ void CheckPositions(const Tensor& k, const HeadExtents& keys, int64_t sequences,
 BiasExtents CheckBias(const AttentionPlan& plan, const Tensor& t, int64_t sequences) {
   ExpectNumbers(t, Element::kFloat32, 4, 4);
   const int64_t* dims = t.shape.dims;
-  const bool in_turn = dims[0] > 0 && sequences % dims[0] == 0;
-  Expect((in_turn || dims[0] == sequences) && (dims[1] == 1 || dims[1] == plan.heads), t, "as [",
-         sequences, " or 1, ", plan.heads, " or 1, queries or 1, keys or 1]");
+  // Where rows are of each head, a sequence is one of a head: heads come in turn.
+  const bool in_turn = plan.heads == 1 && dims[0] == 1 && dims[1] > 1 && sequences % dims[1] == 0;
+  Expect(
+      (dims[0] == 1 || dims[0] == sequences) && (dims[1] == 1 || dims[1] == plan.heads || in_turn),
+      t, "as [", sequences, " or 1, ", plan.heads, " or 1, queries or 1, keys or 1]");
   BiasExtents bias;
-  bias.sequences = std::max<int64_t>(dims[0], 1);
+  bias.sequences = in_turn ? dims[1] : std::max<int64_t>(dims[0], 1);
   bias.elements = Numbered(t.shape.Elements(), "elements of bias");  // kernels take int32 strides
   bias.key = dims[3] == 1 ? 0 : 1;
   bias.query = dims[2] == 1 ? 0 : dims[3];
-  bias.head = dims[1] == 1 ? 0 : dims[2] * dims[3];
-  bias.sequence = dims[0] == 1 ? 0 : dims[1] * dims[2] * dims[3];
+  const int64_t plane = dims[2] * dims[3];
+  bias.head = dims[1] == 1 || in_turn ? 0 : plane;
+  bias.sequence = in_turn ? plane : dims[0] == 1 ? 0 : dims[1] * plane;
   return bias;
 }
 
