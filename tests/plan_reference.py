@@ -125,6 +125,7 @@ def pairs(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
         operands[kind] = tuple(left.pop(0) for _ in range(1 + (kind == "tables")))
         assert {len(x) for x in operands[kind]} == {counts[kind]}
     assert not left
+    sizes = [int(fields.get(name, "1")) for name in ("q_block", "k_block")]
     orders = [int(fields["orders"]) >> 2 * k & 3 for k in range(counts["tables"])]
     assert sum(order << 2 * k for k, order in enumerate(orders)) == int(fields["orders"])
     assert len(q_coords) == len(k_coords) == int(fields["rank"])
@@ -153,7 +154,8 @@ def pairs(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
                 count = int(np.prod(row.shape[: -len(extents)]))
                 assert count == len(q_offsets) - 1 or row.shape[0] == 1
                 live = row.reshape(count, *extents)[s % count] != 0
-                place = {"pairs": np.ix_(q, k), "keys": (None, k), "queries": (q, None)}[kind]
+                blocks = np.ix_(q // sizes[0], k // sizes[1])
+                place = {"pairs": blocks, "keys": (None, k), "queries": (q, None)}[kind]
                 holds.append(np.broadcast_to(~live[place], whole))
         visible = truth(list(map(int, fields["program"].split(","))), holds)
         rows = heavy_last(visible)

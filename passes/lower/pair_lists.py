@@ -21,7 +21,7 @@ from pitc.ir.plans.ops import Pairs
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import live_points, table
 from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.pairs import numbered_leaves, program, tests_of
+from pitc.passes.regions.pairs import block_sizes, numbered_leaves, program, tests_of
 from pitc.passes.regions.sight import Compared, Condition, Dead, Numbers, Positions, sources
 
 
@@ -52,8 +52,10 @@ def test_operands(
             tables = [_table(build, graph, numbers, (*lead, extent)) for numbers in of_side]
             made[f"{side[0]}_tables"] = _stacked(build, tables)
     names = {"keys": "key_flags", "queries": "query_flags", "pairs": "pair_flags"}
+    in_blocks = block_sizes(hidden) is not None
     for kind, name in names.items():
-        domains = [leaf.domain for leaf in found[kind] if isinstance(leaf, Dead)]
+        dead = [leaf for leaf in found[kind] if isinstance(leaf, Dead)]
+        domains = [x.blocks.domain if in_blocks and x.blocks else x.domain for x in dead]
         if domains:
             made[name] = _stacked(build, [live_points(build, graph, d) for d in _alike(domains)])
     return made
@@ -80,11 +82,13 @@ def pair_lists(
     Returns:
         Its outputs, by name.
     """
-    tests = tests_of(hidden)
+    tests, sizes = tests_of(hidden), block_sizes(hidden) or (None, None)
     inputs = [*points, *test_operands(build, graph, hidden, extents).values()]
     plan = Pairs(
         rank=max(len(extents) - 1, 1),
         program=program(hidden),
+        q_block=sizes[0],
+        k_block=sizes[1],
         **asdict(tests),
     )
     stems = ("listed_keys", "query_tiles", "listed_queries")

@@ -61,7 +61,9 @@ def hidden_pairs(
             continue
         if not all(graph.visible(source, name) for source in sources(hidden)):
             continue
-        flags = (leaf.domain for leaf in leaves(hidden) if isinstance(leaf, Dead))
+        in_blocks = block_sizes([*known, hidden]) is not None
+        dead = (leaf for leaf in leaves(hidden) if isinstance(leaf, Dead))
+        flags = (leaf.blocks.domain if in_blocks and leaf.blocks else leaf.domain for leaf in dead)
         touched = sum((bytes_touched(graph, domain) for domain in flags), ZERO)
         if not tests_cost_more(graph, touched, flops):
             found.append((where, hidden))
@@ -101,7 +103,7 @@ def kind_of(leaf: Leaf) -> str:
             return "positions"
         case Compared():
             return "tables"
-        case Dead(kind, _):
+        case Dead(kind, _, _):
             return kind
 
 
@@ -114,6 +116,18 @@ def numbered_leaves(hidden: Sequence[Condition]) -> dict[str, list[Leaf]]:
     for leaf in dict.fromkeys(leaf for each in hidden for leaf in leaves(each)):
         found[kind_of(leaf)].append(leaf)
     return found
+
+
+def block_sizes(hidden: Sequence[Condition]) -> tuple[int, int] | None:
+    """How many queries and keys the blocks have that all flags of pairs are of; None where some are
+    of single pairs, or they lie in several grids.
+    """
+    dead = [leaf.blocks for leaf in numbered_leaves(hidden)["pairs"] if isinstance(leaf, Dead)]
+    blocks = [b for b in dead if b is not None]
+    grids = {(b.queries, b.keys, b.domain.extents[-2:]) for b in blocks}
+    if len(blocks) < len(dead) or len(grids) != 1:
+        return None
+    return blocks[0].queries, blocks[0].keys
 
 
 def tests_of(hidden: Sequence[Condition]) -> Tests:

@@ -2,6 +2,7 @@
 
     p[b, h, q, k] == 0 where k - q - 1 >= 0          causal: positions
     p[b, h, q, k] == 0 where seen[b, q, k] == 0      a mask by pair, as flags of pairs
+    p[b, h, q, k] == 0 where near[q//32, k//32] == 0 a mask of blocks, as flags of blocks
     p[b, h, q, k] == 0 where m[b, q, k] == 0         m = And (Equal (doc[b, q], doc[b, k]), ..): a
                                                      comparison of a query's number with a key's
 
@@ -19,12 +20,13 @@ import numpy as np
 from pitc.ir.constant import is_number
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph, NodeView
-from pitc.ir.index import ONE, Coords, Digit, Poly, atom, fits, substitute, sym
+from pitc.ir.index import ONE, Coords, Digit, Poly, atom, digit, fits, substitute, sym
 from pitc.ir.kernel import MOST_CONSTANT, MOST_FACTOR
 from pitc.ir.region import MAX_TESTS, Region, Test, covered, position, pull
 from pitc.ir.sizes import sizes_known
 from pitc.passes.exprs.affine import LONGEST, before_moves
 from pitc.passes.exprs.sums import Element, Sum, sum_of
+from pitc.passes.regions.blocks import Blocks, blocks_of
 from pitc.passes.regions.domain import Domain, Table, exchange, free_digits
 from pitc.passes.regions.live_tests import can_compute
 from pitc.passes.rules import laws
@@ -86,10 +88,12 @@ class Dead:
     Args:
         kind: What the points are: `keys`, `queries` or `pairs`.
         domain: Which are dead.
+        blocks: Which blocks are, of pairs that are dead in blocks.
     """
 
     kind: str
     domain: Domain
+    blocks: Blocks | None = None
 
 
 Leaf = Positions | Compared | Dead
@@ -122,8 +126,8 @@ def sources(condition: Condition) -> set[str]:
         match leaf:
             case Compared(_, query, key):
                 found |= {test.src for test, _ in (*query.terms, *key.terms)}
-            case Dead(_, domain):
-                found |= domain.sources()
+            case Dead(_, domain, blocks):
+                found |= domain.sources() | (blocks.domain.sources() if blocks else set())
             case Positions():
                 pass
     return found
@@ -177,11 +181,21 @@ class Sight:
 
     def hidden(self, fact: Region) -> Condition | None:
         """Where a region of the value holds; None where a test cannot be evaluated."""
-        places = (*self.queries, self.keys[-1])
-        if not all(set(free_digits(test)) <= set(places) for test in fact):
+        table = {a: self._part(a) for test in fact for a in free_digits(test)}
+        known: Table = {a: p for a, p in table.items() if p is not None}
+        if len(known) < len(table):
             return None
-        table: Table = {c: atom(Digit(k, ONE, c.extent)) for k, c in enumerate(places)}
-        return self._all_of([exchange(test, table) for test in sorted(fact, key=str)])
+        return self._all_of([exchange(test, known) for test in sorted(fact, key=str)])
+
+    def _part(self, a: Digit) -> Poly | None:
+        """A digit of the value as one of a coordinate; None where it is no part of one."""
+        for k, c in enumerate((*self.queries, self.keys[-1])):
+            stride = a.stride.divide(c.stride) if a.dim == c.dim else None
+            whole = atom(Digit(k, ONE, c.extent))
+            part = whole if a == c else None if stride is None else digit(whole, stride, a.extent)
+            if part is not None:
+                return part
+        return None
 
     def _all_of(self, tests: Sequence[Test]) -> Condition | None:
         """Where tests of a pair's coordinates all hold; those of one kind of point together."""
@@ -213,12 +227,23 @@ class Sight:
             if not all(self._is_of_whole_keys(t) for t in tests):
                 return None
             tests = [self._as_query(t) for t in tests]
-        if self.graph.target.hides_pairs == "lists":  # they read flags of few sequences for all
-            dims = [d for t in tests for d in t.dims()]
-            first = min((d for d in dims if d >= 0), default=0)
-            extents = (*[ONE] * min(first, len(lead)), *extents[min(first, len(lead)) :])
-        domain = Domain(extents, frozenset(tests))
-        return Dead(kind, domain) if can_compute(self.graph, domain) else None
+        domain = self._of_few(Domain(extents, frozenset(tests)))
+        if not can_compute(self.graph, domain):
+            return None
+        lists = kind == "pairs" and self.graph.target.hides_pairs == "lists"
+        blocks = blocks_of(self.graph, tests, extents) if lists else None
+        if blocks is not None:
+            blocks = replace(blocks, domain=self._of_few(blocks.domain))
+        known = blocks is not None and can_compute(self.graph, blocks.domain)
+        return Dead(kind, domain, blocks if known else None)
+
+    def _of_few(self, domain: Domain) -> Domain:
+        """The same of one sequence, where all are alike: lists read flags of few for all."""
+        if self.graph.target.hides_pairs != "lists":
+            return domain
+        dims = [d for t in domain.dead for d in t.dims()]
+        first = min(min((d for d in dims if d >= 0), default=0), self._rank - 1)
+        return replace(domain, extents=(*[ONE] * first, *domain.extents[first:]))
 
     def _is_of_whole_keys(self, test: Test) -> bool:
         """True where a test looks at no part of a key's position."""

@@ -176,10 +176,14 @@ inline std::vector<OrtValue> MakePairTests(const PairsPlan& plan, Random& random
     inputs.push_back(
         OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, {plan.positions, 3}, numbers));
   }
+  const auto blocks = [&](int64_t size) { return (domain.extents.back() + size - 1) / size; };
   const auto shaped = [&](int64_t tests, int sides, std::vector<int64_t>* dims) {
     *dims = domain.extents;
     dims->insert(dims->begin(), tests);
-    if (sides == 2) dims->push_back(domain.extents.back());
+    if (sides == 2) {
+      dims->back() = blocks(plan.q_block.value_or(1));
+      dims->push_back(blocks(plan.k_block.value_or(1)));
+    }
     int64_t count = 1;
     for (const int64_t dim : *dims) count *= dim;
     return count;

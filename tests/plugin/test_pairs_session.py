@@ -12,6 +12,7 @@ from onnx import TensorProto
 
 import pitc
 from pitc.ir import target as targets
+from tests.onnx import test_block_masks as block_masks
 from tests.onnx import test_row_guards as guards
 from tests.onnx.test_pairs import SIZES, feeds, model
 from tests.plan_reference import pairs
@@ -63,7 +64,18 @@ PLANS = {
         (3, 5, NEGATE, BOTH, 4, 6, BOTH, 7, 8, EITHER, NEGATE, 9, *[EITHER] * 3),
     ),
     "many": ((8,) * 5, hidden_in(tuple(range(40)), (39,), (7, 8, 16))),
+    "blocks": ((0, 0, 0, 0, 1), hidden_in((0,))),
+    "blocks of queries": ((1, 0, 0, 0, 2), (3, 4, EITHER, 5, NEGATE, BOTH)),
+    "blocks of keys": ((1, 0, 1, 0, 1), hidden_in((0,), (1, 2))),
+    "blocks of another size": ((1, 1, 1, 1, 1), (3, 7, NEGATE, BOTH, 4, 5, BOTH, 6, *[EITHER] * 2)),
     "deep": ((8, 0, 0, 0, 8), (*range(LEAF, LEAF + 16), *[EITHER] * 15)),
+}
+#: how many queries and keys a flag of pairs is of
+BLOCKS = {
+    "blocks": (32, 32),
+    "blocks of queries": (20, 1),
+    "blocks of keys": (1, 64),
+    "blocks of another size": (7, 48),
 }
 
 
@@ -71,6 +83,8 @@ def plan_of(name: str, rank: int) -> Plan:
     """A plan of the node."""
     counts, program = PLANS[name]
     fields = dict(zip(KINDS, counts, strict=True)) | {"rank": rank}
+    if name in BLOCKS:
+        fields |= dict(zip(("q_block", "k_block"), BLOCKS[name], strict=True))
     orders = sum((k + (name == "tables")) % 3 << 2 * k for k in range(counts[1]))
     return Plan("pairs", (*fields.items(), ("orders", orders), ("program", program)))
 
@@ -99,7 +113,8 @@ def operands(name: str, lead: tuple[int, ...], q: int, k: int, seed: int) -> dic
         ],
         axis=1,
     )
-    flags = {"key_flags": (k,), "query_flags": (q,), "pair_flags": (q, k)}
+    blocks = tuple(-(-n // size) for n, size in zip((q, k), BLOCKS.get(name, (1, 1)), strict=True))
+    flags = {"key_flags": (k,), "query_flags": (q,), "pair_flags": blocks}
     for side, extent in (("q", q), ("k", k)):  # numbers rise slowly, or fall, or are anything
         steps = rng.choice([-1, 0, 0, 0, 0, 1], (counts[1], *lead, extent))
         numbers = np.cumsum(steps, axis=-1) if seed % 3 else rng.integers(-3, 3, steps.shape)
@@ -112,7 +127,7 @@ def operands(name: str, lead: tuple[int, ...], q: int, k: int, seed: int) -> dic
         found[operand] = rng.random(shape) < rng.choice([0.0, 0.5, 0.97, 1.0])
     if k >= MANY and counts[4]:  # some queries see far more keys than others
         found["pair_flags"] = rng.random(found["pair_flags"].shape) < 0.02
-        found["pair_flags"][..., rng.random(q) < 0.2, :] = True
+        found["pair_flags"][..., rng.random(blocks[0]) < 0.2, :] = True
     found["position_tests"] = tests.astype(np.int64)
     of_names = (counts[0], counts[1], *counts[1:])
     given = (n for n, c in zip(NAMES, of_names, strict=True) if c)
@@ -134,6 +149,7 @@ def test_lists_are_those_of_the_reference(name: str, lead: tuple[int, ...], tmp_
     fields = dict(line.split("=", 1) for line in plan.text().splitlines()[1:])
     given, moved = [], False
     sizes = [*itertools.product((0, 1, 33, 70), (0, 65, 130)), (150, MANY), (70, MANY)]
+    sizes += itertools.product((31, 32, 64), (31, 64, 200)) if name in BLOCKS else []
     for seed, (q, k) in enumerate(sizes):
         given.append(operands(name, lead, q, k, seed))
         want = pairs(fields, *given[-1].values())
@@ -183,3 +199,20 @@ def test_answers_of_compiled_models(
             (want,), got = source.run(None, feed), compiled.run(feed)["y"]
             wanted = np.asarray(want)
             np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5, err_msg=f"{b} x {s}")
+
+
+@pytest.mark.parametrize(
+    "form", ["expanded by side", "looked up, added", "of two sizes", "of keys", "not, and keys"]
+)
+def test_answers_under_masks_of_blocks(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0, least_extent=1))
+    case = block_masks.FORMS[form]
+    proto = block_masks.block_model(case)
+    compiled = pitc.compile(proto)
+    source = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for b, s in itertools.product((1, 3), case.lengths):
+        for feed in block_masks.feeds(case, proto, b, s):
+            want, got = np.asarray(source.run(None, feed)[0]), compiled.run(feed)["y"]
+            np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+            far, whole = (np.linalg.norm(np.nan_to_num(x)) for x in (got - want, want))
+            assert far <= 1e-5 * whole

@@ -64,6 +64,13 @@ PAIRS = Plan(
         *(("orders", 2), ("program", (3, 4, 0, 5, 6, 0, 1, 7, 1, 2))),
     ),
 )
+BLOCKS = Plan(
+    "pairs",
+    (
+        *(("rank", 2), ("positions", 0), ("tables", 0), ("keys", 0), ("queries", 0), ("pairs", 1)),
+        *(("orders", 0), ("program", (3, 2)), ("q_block", 2), ("k_block", 4)),
+    ),
+)
 CAUSAL = np.array([[-1, 1, -1]], np.int64)
 SEEN = np.ones((1, 2, 3), bool)
 NUMBERS = np.arange(6).reshape(1, 2, 3)
@@ -125,6 +132,11 @@ GOOD: dict[str, tuple[Plan, list[str], list[Array]]] = {
             *("position_tests", "q_tables", "k_tables", "key_flags", "query_flags", "pair_flags"),
         ],
         [OFF, OFF, C, C, CAUSAL, NUMBERS, NUMBERS, SEEN, SEEN, np.ones((1, 2, 3, 3), bool)],
+    ),
+    "blocks of pairs": (
+        BLOCKS,
+        ["q_offsets", "k_offsets", "q_coords", "k_coords", "pair_flags"],
+        [OFF, OFF, C, C, np.ones((1, 2, 2, 1), bool)],
     ),
 }
 OUTPUTS = {"detect": ["rows", "coords", "offsets"], "pairs": ["keys", "seen_by", "tiles", "order"]}
@@ -383,6 +395,18 @@ BAD: list[tuple[str, str, Array, str]] = [
     ("pairs", "pair_flags", SEEN, r"expected pair_flags as flags of 4 dimensions"),
     ("pairs", "pair_flags", np.ones((1, 2, 2, 3), bool), r"expected 0 <= q_coords\[1\] < 2, got 2"),
     ("pairs", "pair_flags", np.ones((1, 2, 3, 2), bool), r"expected 0 <= k_coords\[1\] < 2, got 2"),
+    (
+        "blocks of pairs",
+        "pair_flags",
+        np.ones((1, 2, 1, 1), bool),
+        r"expected 0 <= q_coords\[1\] < 2, got 2",
+    ),
+    (
+        "blocks of pairs",
+        "pair_flags",
+        np.ones((1, 2, 2, 0), bool),
+        r"expected 0 <= k_coords\[0\] < 0, got 0",
+    ),
 ]
 
 

@@ -31,10 +31,11 @@ from pitc.ir.plans.kinds import (
     Word,
     kinds_of,
 )
-from pitc.ir.plans.program import ORDERS, PROGRAMS, TESTS, Tests
+from pitc.ir.plans.program import MOST_BLOCK, ORDERS, PROGRAMS, TESTS, Tests
 from pitc.ir.seen import NO_PAIRS
 
 EXTENT = Whole(1, 1 << 24)
+BLOCK = Whole(1, MOST_BLOCK)
 COUNT = Whole(0, 1 << 62)
 HEADS, HEAD, GROUP = Whole(1, 1 << 16), Whole(0, 1 << 16), Whole(2, 1 << 16)
 STEPS = Whole(0, (1 << 16) - 1)
@@ -306,10 +307,13 @@ class Pairs(Plan):
         queries: At a query.
         pairs: At a pair.
         program: The steps.
+        q_block: How many queries a flag of pairs is of, those of one block; None: of one.
+        k_block: How many keys.
     """
 
     op = "pairs"
     machines = ("cpu",)
+    together = (("q_block", "k_block"),)
     all_operands = (
         Operand("q_offsets", INT32),
         Operand("k_offsets", INT32),
@@ -327,6 +331,8 @@ class Pairs(Plan):
     queries: Annotated[int, TESTS]
     pairs: Annotated[int, TESTS]
     program: Annotated[tuple[int, ...], PROGRAMS]
+    q_block: Annotated[int | None, BLOCK] = None
+    k_block: Annotated[int | None, BLOCK] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

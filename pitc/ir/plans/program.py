@@ -8,6 +8,7 @@ from pitc.ir.plans.kinds import Listed, Whole
 from pitc.ir.seen import BOTH, EITHER, KEYS, NEGATE, PAIRS, POSITIONS, QUERIES, TABLES
 
 TESTS = Whole(0, 8)
+MOST_BLOCK = 1 << 24  # queries, or keys, of a block of pairs
 ORDERS = Whole(0, (1 << 2 * TESTS.most) - 1)
 
 

@@ -17,12 +17,20 @@ uint64_t BitsFrom(const uint64_t* bits, int64_t words, int64_t first) {
   return shift == 0 || word + 1 == words ? low : low | bits[word + 1] << (64 - shift);
 }
 
-// The bits at the positions of at most 64 keys.
-uint64_t BitsAt(const uint64_t* bits, int64_t columns, const Points& keys) {
-  if (keys.InARow()) return BitsFrom(bits, BitWords(columns), keys.Least());
-  uint64_t found = 0;
-  for (int64_t j = 0; j < keys.count; ++j)
-    found |= static_cast<uint64_t>(Bit(bits, keys.positions[j])) << j;
+// The bits of the blocks of so many positions in which at most 64 keys lie.
+uint64_t BitsAt(const uint64_t* bits, int64_t columns, const Points& keys, int64_t size = 1) {
+  if (size == 1 && keys.InARow()) return BitsFrom(bits, BitWords(columns), keys.Least());
+  uint64_t found = 0, bit = 0;
+  int64_t end = 0;  // of the block
+  for (int64_t j = 0; j < keys.count; ++j) {
+    const int64_t position = keys.positions[j];
+    if (position >= end) {
+      const int64_t block = size == 1 ? position : position / size;
+      bit = static_cast<uint64_t>(Bit(bits, block));
+      end = (block + 1) * size;
+    }
+    found |= bit << j;
+  }
   return found;
 }
 
@@ -94,7 +102,12 @@ Holds PositionTest::Over(int64_t q0, int64_t q1, int64_t k0, int64_t k1) const {
 PairTests::PairTests(const RunContext& run, const PairsPlan& plan, int64_t sequences,
                      const Side& queries, const Side& keys, const Primitives& simd,
                      Arena::Scope& scratch)
-    : plan_(plan), simd_(simd), sequences_(sequences), key_offsets_(keys.offsets) {
+    : plan_(plan),
+      simd_(simd),
+      sequences_(sequences),
+      q_block_(plan.q_block.value_or(1)),
+      k_block_(plan.k_block.value_or(1)),
+      key_offsets_(keys.offsets) {
   const PairsPlan::Inputs in = plan.Places();
   if (plan.positions > 0)
     positions_ = ReadPositionTests(run.Input(in.position_tests, "position_tests"), scratch);
@@ -111,8 +124,8 @@ PairTests::PairTests(const RunContext& run, const PairsPlan& plan, int64_t seque
   };
   check(keys, plan.keys, of_keys_.columns, "k_coords");
   check(queries, plan.queries, of_queries_.columns, "q_coords");
-  check(queries, plan.pairs, of_pairs_.rows, "q_coords");
-  check(keys, plan.pairs, of_pairs_.columns, "k_coords");
+  check(queries, plan.pairs, of_pairs_.rows * q_block_, "q_coords");
+  check(keys, plan.pairs, of_pairs_.columns * k_block_, "k_coords");
 }
 
 void PairTests::ReadTables(const RunContext& run, const Side& queries, const Side& keys,
@@ -208,6 +221,8 @@ PairTests::Sight::Sight(const PairTests& all, int64_t s, const Queries& some, co
   least = *ends.first;
   most = *ends.second;
   in_a_row = ascend = true;
+  for (int64_t i = 0; i < some.count; ++i)
+    blocks[i] = static_cast<int32_t>(some.positions[i] / all.q_block_);
   for (int64_t i = 1; i < some.count; ++i) {
     ascend = ascend && some.positions[i] > some.positions[i - 1];
     in_a_row = in_a_row && some.positions[i] == some.positions[0] + i;
@@ -310,7 +325,7 @@ Holds PairTests::Over(const Sight& at, const Points& keys, int64_t test) const {
   if (test < plan_.keys)
     return ZerosIn(BitsOf(of_keys_, test, at.sequence), keys.Least(), keys.Most());
   test -= plan_.keys;
-  if (test >= plan_.queries) return Holds::kSomewhere;
+  if (test >= plan_.queries) return OverPairs(at, keys, test - plan_.queries);
   if (at.where[test] == 0) return Holds::kNowhere;
   return at.where[test] == at.queries.Lanes() ? Holds::kEverywhere : Holds::kSomewhere;
 }
@@ -334,6 +349,21 @@ Holds PairTests::OverTable(const Sight& at, const Points& keys, int64_t table) c
       if (q1 <= k0) return Holds::kEverywhere;
       return q0 > k1 ? Holds::kNowhere : Holds::kSomewhere;
   }
+}
+
+// The same of flags of pairs, by those of blocks.
+Holds PairTests::OverPairs(const Sight& at, const Points& keys, int64_t test) const {
+  if (q_block_ == 1 && k_block_ == 1) return Holds::kSomewhere;
+  const uint64_t* const flags = BitsOf(of_pairs_, test, at.sequence);
+  const int64_t words = BitWords(of_pairs_.columns);
+  const int64_t first = keys.Least() / k_block_, last = keys.Most() / k_block_;
+  const Holds found = ZerosIn(flags + at.blocks[0] * words, first, last);
+  for (int64_t i = 1; i < at.queries.count && found != Holds::kSomewhere; ++i) {
+    if (at.blocks[i] != at.blocks[i - 1] &&
+        ZerosIn(flags + at.blocks[i] * words, first, last) != found)
+      return Holds::kSomewhere;
+  }
+  return found;
 }
 
 // The queries at which a test holds, of each key, if it is not all of them, or none, throughout.
@@ -399,10 +429,10 @@ Holds PairTests::InPairs(const Sight& at, const Points& keys, int64_t test, Seen
   const uint64_t* const flags = BitsOf(of_pairs_, test, at.sequence);
   const int64_t words = BitWords(of_pairs_.columns);
   uint32_t *const low = found->data(), *const high = low + 32;
-  uint64_t any = 0, all = ~uint64_t{0};
+  uint64_t any = 0, all = ~uint64_t{0}, live = 0;
   for (int64_t i = 0; i < at.queries.count; ++i) {
-    const uint64_t* const row = flags + at.queries.positions[i] * words;
-    const uint64_t live = BitsAt(row, of_pairs_.columns, keys);
+    if (i == 0 || at.blocks[i] != at.blocks[i - 1])
+      live = BitsAt(flags + at.blocks[i] * words, of_pairs_.columns, keys, k_block_);
     any |= live;
     all &= live;
     low[i] = static_cast<uint32_t>(~live);

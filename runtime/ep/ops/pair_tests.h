@@ -84,6 +84,7 @@ class PairTests {
     const Points& keys;
     int64_t least, most;                                        // positions of the queries
     bool in_a_row, ascend;                                      // these
+    std::array<int32_t, kListedQueries> blocks;                 // of flags of pairs
     std::array<uint32_t, kMostTests> where;                     // a test of queries holds
     std::array<int64_t, kMostTests> least_number, most_number;  // of a table
 
@@ -130,6 +131,7 @@ class PairTests {
   Holds SeenIn(const Sight& at, const Points& keys, Seen* seen) const;
   Holds Over(const Sight& at, const Points& keys, int64_t test) const;
   Holds OverTable(const Sight& at, const Points& keys, int64_t table) const;
+  Holds OverPairs(const Sight& at, const Points& keys, int64_t test) const;
   Holds In(const Sight& at, const Points& keys, int64_t test, Seen* found) const;
   void InTable(const Sight& at, const Points& keys, int64_t table, Seen* found) const;
   Holds InPairs(const Sight& at, const Points& keys, int64_t test, Seen* found) const;
@@ -137,7 +139,7 @@ class PairTests {
 
   const PairsPlan& plan_;
   const Primitives& simd_;
-  const int64_t sequences_;
+  const int64_t sequences_, q_block_, k_block_;  // a flag of pairs is of so many queries and keys
   const int32_t* const key_offsets_;
   const PositionTest* positions_ = nullptr;
   std::array<Table, kMostTests> tables_{};
