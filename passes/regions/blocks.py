@@ -82,19 +82,16 @@ def blocks_of(graph: Graph, tests: Sequence[Test], extents: Shape) -> Blocks | N
         tests: Of coordinates of pairs.
         extents: Of these.
     """
-    found = [_source(graph, test, extents) for test in tests]
-    if len({wide for _, wide in found}) != 1:
-        return None
-    (wide, *_), moved = (wide for _, wide in found), [test for test, _ in found]
+    moved, wide = zip(*(_source(graph, test, extents) for test in tests), strict=True)
     sizes, coarse, table = list[int](), list(extents), dict[Digit, Poly]()
     for k in (len(extents) - 2, len(extents) - 1):
         digits = {a for t in moved for p in t.idx for a in p.digits() if a.dim == k}
         size = gcd(*(a.stride.as_int() or 1 for a in digits))
-        extent = _parts(extents[k], size) or _parts(wide[k], size)
-        if extent is None or not 0 < size <= MOST_BLOCK:
+        parts = [p for e in wide if (p := _parts(e[k], size)) is not None]
+        if not parts or not 0 < size <= MOST_BLOCK:
             return None
         sizes.append(size)
-        coarse[k] = extent
+        coarse[k] = extent = parts[0]
         table |= {a: _digit(a, size, extent) for a in digits}
     if sizes == [1, 1]:
         return None
@@ -166,7 +163,7 @@ def _before_reshape(graph: Graph, at: _Place) -> _Place | None:
 
 def _equal(left: Shape, right: Shape) -> tuple[str, Poly] | None:
     """A size and what it is, where shapes have equally many elements, and some."""
-    shared, mine, others = list(right), list[Poly](), ONE
+    shared, mine = list(right), list[Poly]()
     for extent in left:
         if extent in shared:
             shared.remove(extent)
@@ -176,7 +173,7 @@ def _equal(left: Shape, right: Shape) -> tuple[str, Poly] | None:
     if len(set(mine)) != 1 or len(others.terms) != 1:
         return None
     match list(mine[0].terms.items()):
-        case [((str() as name,), 1)] if name not in others.symbols():
+        case [((str() as name,), 1)]:
             size = _root(others, len(mine))
             return None if size is None else (name, size)
     return None
@@ -216,10 +213,10 @@ def _before_lookup(graph: Graph, at: _Place) -> _Place | None:
     operand, numbers = view.name(0), view.name(1)
     maps = expr.reads[0].index
     places = [None if p is None else substitute(p, at.index, expr.shape) for p in maps]
-    if places.count(None) != 1 or len(graph[numbers].shape or ()) != 1:
+    if places.count(None) != 1:
         return None
-    axis = places.index(None)
-    found = _block(graph, numbers, at.index[axis], at.extents)
+    axis, rank = places.index(None), len(graph[numbers].shape or ())
+    found = _block(graph, numbers, at.index[axis : axis + rank], at.extents)
     if found is None:
         return None
     k, size = found
@@ -232,9 +229,11 @@ def _before_lookup(graph: Graph, at: _Place) -> _Place | None:
     return replace(wide, index=tuple(index))
 
 
-def _block(graph: Graph, name: str, place: Poly, extents: Shape) -> tuple[int, int] | None:
+def _block(
+    graph: Graph, name: str, index: tuple[Poly, ...], extents: Shape
+) -> tuple[int, int] | None:
     """The coordinate of which a number is the block, and the block's size."""
-    name, index, _ = before_moves(graph, name, (place,))
+    name, index, _ = before_moves(graph, name, index)
     node, expr = graph[name].producer, graph[name].expr
     if node is None or expr is None or (node.domain, node.op_type) != ("", "Div"):
         return None

@@ -126,8 +126,8 @@ def sources(condition: Condition) -> set[str]:
         match leaf:
             case Compared(_, query, key):
                 found |= {test.src for test, _ in (*query.terms, *key.terms)}
-            case Dead(_, domain, blocks):
-                found |= domain.sources() | (blocks.domain.sources() if blocks else set())
+            case Dead(_, domain, _):
+                found |= domain.sources()
             case Positions():
                 pass
     return found

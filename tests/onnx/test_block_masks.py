@@ -11,7 +11,10 @@ import pytest
 from onnx import numpy_helper
 
 from pitc.ir import target as targets
+from pitc.ir.expr import Shape
+from pitc.ir.index import ONE, Poly, poly, sym
 from pitc.passes.pipeline import LowerOptions, run_passes
+from pitc.passes.regions.blocks import _equal
 from tests.lower_support import plans
 from tests.onnx.test_pairs import ADD, CASES, SELECT, model
 from tests.plan_reference import evaluator, run_lowered
@@ -41,6 +44,9 @@ TILED = """tiled = Tile (blocks, times) last = Gather (sizes, second)
 ends = Concat <axis = 0> (last, last) seen = Slice (tiled, starts, ends, axes)"""
 NEAR = LOOKED_UP.replace("seen", "near")
 BEFORE = "before = GreaterOrEqual (q_at, k_at)"
+
+
+B, S, N, M = map(sym, "bsnm")
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,11 @@ FORMS = {
     ),
     "looked up": Case(f"{LOOKED_UP} {SELECT}"),
     "looked up, added": Case(f"{LOOKED_UP} {ADD}"),
+    "looked up by a row": Case(
+        f"""flat = Squeeze (blocks, first_1) q_of = Div (k_at, q_size) k_of = Div (at, k_size)
+        half = Gather <axis = 1> (flat, q_of) seen = Gather <axis = 3> (half, k_of) {SELECT}"""
+    ),
+    "looked up, of a known length": Case(f"{LOOKED_UP} {SELECT}", "b, 1, 4, 4", lengths=(100,)),
     "of two sizes": Case(
         f"{LOOKED_UP} {SELECT}", sizes=(20, 48), read=(20, 48), text="blocks[q//20, k//48] != 0"
     ),
@@ -93,6 +104,7 @@ FORMS = {
         text="blocks[q, k//64] != 0",
     ),
     "the first of many": Case(f"{FIRST} {SELECT}", "b, 1, 8, 8"),
+    "the first of many, of a known length": Case(f"{FIRST} {SELECT}", "b, 1, 8, 8", lengths=(100,)),
     "the same after 128": Case(f"{REPEATED} {SELECT}", "b, 1, 4, 4"),
     "and a cause": Case(
         f"{LOOKED_UP.replace('seen', 'near')} {BEFORE} seen = And (near, before) {SELECT}",
@@ -166,6 +178,33 @@ FORMS = {
         lengths=(192,),
         more="bool[b, 1, 128, 192] others",
     ),
+    "looked up in front of others": Case(
+        """q_of = Div (at64, q_size) k_of = Div (at, k_size) half = Gather <axis = 2> (blocks, q_of)
+        whole = Gather <axis = 3> (half, k_of) low_a = Where (whole, zero, none)
+        low_b = Where (others, zero, none) hide = Concat <axis = 2> (low_a, low_b)
+        s1 = Add (s0, hide)""",
+        "b, 1, 2, 6",
+        read=None,
+        text="(whole[q, k] != 0 or q >= 64) and (others[q, k] != 0 or 63 >= q)",
+        lengths=(192,),
+        more="bool[b, 1, 128, 192] others",
+    ),
+    "places that begin anew": Case(
+        f"""thrice = Expand (at64, three_64) places = Reshape (thrice, known_s)
+        q_of = Div (places, q_size) k_of = Div (places, k_size)
+        half = Gather <axis = 2> (blocks, q_of) seen = Gather <axis = 3> (half, k_of) {SELECT}""",
+        "b, 1, 2, 2",
+        read=None,
+        text="seen[q, k] != 0",
+        lengths=(192,),
+    ),
+    "numbers of elements alone": Case(
+        f"{WIDE} {SELECT}",
+        "b, 1, few, many",
+        read=None,
+        text="seen[q, k] != 0",
+        lengths=(64, 128),
+    ),
     "scrambled": Case(
         f"""apart = Unsqueeze (blocks, last_2) wide6 = Expand (apart, last_block)
         b1 = Gather (sizes, first) last = Gather (sizes, second) one = Add (first, second)
@@ -199,7 +238,8 @@ def block_model(case: Case) -> onnx.ModelProto:
         **{"behind": [3, 5], "block": [1, 1, 1, q, 1, k], "q_block": [1, 1, 1, q, 1]},
         **{"k_block": [1, 1, 1, 1, k], "three_1": [3], "four_1": [4], "q_size": q, "k_size": k},
         **{"last_2": [4, 5], "last_block": [1, 1, 1, 1, q, k]},
-        **{"part": [-1, 1, 64, 192]},
+        **{"part": [-1, 1, 64, 192], "at64": list(range(64)), "three_64": [3, 64]},
+        **{"known_s": [192], "first_1": [1]},
         **{"known": [-1, 1, known, known], "starts": [0, 0], "axes": [2, 3], "times": [1, 1, 2, 2]},
     }
     for name, value in values.items():
@@ -211,7 +251,7 @@ def feeds(case: Case, proto: onnx.ModelProto, b: int, s: int) -> Iterator[dict[s
     """Inputs: some blocks, all, and none."""
     rng = np.random.default_rng(b * 1000 + s)
     sizes = {"b": b, "s": s, "n": -(-s // case.sizes[0]), "m": -(-s // case.sizes[1])}
-    sizes["more"] = sizes["m"] + 1
+    sizes |= {"more": sizes["m"] + 1, "few": s // 64, "many": s // 16}
     for share in (0.4, 1.0, 0.0):
         feed: dict[str, np.ndarray] = {"x": rng.normal(0, 1, (b, s, 8)).astype(np.float32)}
         for value in proto.graph.input[1:]:
@@ -261,3 +301,46 @@ def test_keys_that_are_left_out_before(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(mask, more="bool[b, s] mask")
     plan = check(case, "mask")
     assert (plan["q_block"], plan["keys"]) == ("32", "0")
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "found"),
+    [
+        ((B, S, S), (B, N, poly(32), N, poly(32)), ("s", 32 * N)),
+        ((B, ONE, S), (B, N, poly(24)), ("s", 24 * N)),
+        ((S, B, S), (S, B, N, N), ("s", N * N)),
+        ((S, M), (N, poly(2), N, poly(2)), None),  # which of both is larger
+        ((S, S), (N, N, poly(2)), None),
+        ((S, S), (N, M), None),
+        ((S, S), (N, N + 1), None),
+        ((S * M,), (N,), None),
+        ((2 * S,), (N,), None),
+        ((S, S), (S, S), None),
+        ((S,), (poly(0),), None),
+    ],
+)
+def test_sizes_by_numbers_of_elements(
+    left: Shape, right: Shape, found: tuple[str, Poly] | None
+) -> None:
+    assert _equal(left, right) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("expanded for all sequences", (1, 1, 6, 6)),
+        ("of each head", (1, 3, 4, 6, 6)),
+        ("of keys", (1, 3, 192, 3)),
+        ("of two sizes", (1, 3, 10, 4)),
+        ("two tables", (1, 3, 6, 6)),
+    ],
+)
+def test_flags_are_as_few_as_blocks(name: str, shape: tuple[int, ...]) -> None:
+    case = FORMS[name]
+    proto = block_model(case)
+    lowered = run_passes(ir.serde.deserialize_model(proto), LowerOptions(padding=None))
+    found = ir.serde.serialize_model(lowered.model)
+    (node,) = [n for n in found.graph.node if "op=pairs" in str(n)]
+    values = evaluator(found).run(None, next(feeds(case, proto, 3, 192)), intermediate=True)
+    assert isinstance(values, dict)
+    assert values[node.input[-1]].shape == shape
