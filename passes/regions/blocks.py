@@ -87,7 +87,7 @@ def blocks_of(graph: Graph, tests: Sequence[Test], extents: Shape) -> Blocks | N
     for k in (len(extents) - 2, len(extents) - 1):
         digits = {a for t in moved for p in t.idx for a in p.digits() if a.dim == k}
         size = gcd(*(a.stride.as_int() or 1 for a in digits))
-        parts = [p for e in wide if (p := _parts(e[k], size)) is not None]
+        parts = [p for e in wide if (p := e[k].divide(poly(size))) is not None]
         if not parts or not 0 < size <= MOST_BLOCK:
             return None
         sizes.append(size)
@@ -97,12 +97,6 @@ def blocks_of(graph: Graph, tests: Sequence[Test], extents: Shape) -> Blocks | N
         return None
     dead = frozenset(exchange(test, {**table}) for test in moved)
     return Blocks(*sizes, Domain(tuple(coarse), dead))
-
-
-def _parts(extent: Poly, size: int) -> Poly | None:
-    """How many blocks hold so many positions; None where that is not known."""
-    number = extent.as_int()
-    return extent.divide(poly(size)) if number is None or not size else poly(-(-number // size))
 
 
 def _digit(a: Digit, size: int, extent: Poly) -> Poly:

@@ -106,6 +106,9 @@ FORMS = {
     "the first of many": Case(f"{FIRST} {SELECT}", "b, 1, 8, 8"),
     "the first of many, of a known length": Case(f"{FIRST} {SELECT}", "b, 1, 8, 8", lengths=(100,)),
     "the same after 128": Case(f"{REPEATED} {SELECT}", "b, 1, 4, 4"),
+    "the same after 128, of a known length": Case(
+        f"{REPEATED} {SELECT}", "b, 1, 4, 4", lengths=(256,)
+    ),
     "and a cause": Case(
         f"{LOOKED_UP.replace('seen', 'near')} {BEFORE} seen = And (near, before) {SELECT}",
         text="blocks[q//32, k//32] != 0 and q >= k",
@@ -214,6 +217,11 @@ FORMS = {
         read=None,
         text="seen[q, k] != 0",
         lengths=WHOLE,
+    ),
+    "counted from the end": Case(
+        f"minus = Neg (q_size) {LOOKED_UP.replace('(at, q_size)', '(at, minus)')} {SELECT}",
+        read=None,
+        text="seen[q, k] != 0",
     ),
     "tiled": Case(f"{TILED} {SELECT}", "b, 1, 128, 128", read=None, text="seen[q, k] != 0"),
 }
