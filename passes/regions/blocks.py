@@ -17,6 +17,7 @@ from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import (
     ONE,
     ZERO,
+    Atom,
     Digit,
     Poly,
     atom,
@@ -65,6 +66,12 @@ class _Place:
     index: tuple[Poly, ...]
     extents: Shape
 
+    def position(self, p: Poly | None) -> int | None:
+        """The coordinate that is a position and that an index expression is, whole and alone."""
+        k = None if p is None else bare_dim(p)
+        places = (len(self.extents) - 2, len(self.extents) - 1)
+        return k if k in places and p == dim_index(k, self.extents[k]) else None
+
     def wider(self, k: int, extent: Poly) -> "_Place":
         """The same, where positions lie below another extent as well."""
         whole, extents = Digit(k, ONE, self.extents[k]), list(self.extents)
@@ -83,7 +90,7 @@ def blocks_of(graph: Graph, tests: Sequence[Test], extents: Shape) -> Blocks | N
         extents: Of these.
     """
     moved, wide = zip(*(_source(graph, test, extents) for test in tests), strict=True)
-    sizes, coarse, table = list[int](), list(extents), dict[Digit, Poly]()
+    sizes, coarse, table = list[int](), list(extents), dict[Atom, Poly]()
     for k in (len(extents) - 2, len(extents) - 1):
         digits = {a for t in moved for p in t.idx for a in p.digits() if a.dim == k}
         size = gcd(*(a.stride.as_int() or 1 for a in digits))
@@ -95,8 +102,8 @@ def blocks_of(graph: Graph, tests: Sequence[Test], extents: Shape) -> Blocks | N
         table |= {a: _digit(a, size, extent) for a in digits}
     if sizes == [1, 1]:
         return None
-    dead = frozenset(exchange(test, {**table}) for test in moved)
-    return Blocks(*sizes, Domain(tuple(coarse), dead))
+    dead = frozenset(exchange(test, table) for test in moved)
+    return Blocks(sizes[0], sizes[1], Domain(tuple(coarse), dead))
 
 
 def _digit(a: Digit, size: int, extent: Poly) -> Poly:
@@ -128,8 +135,8 @@ def _source(graph: Graph, test: Test, extents: Shape) -> tuple[Test, Shape]:
 def _below_sizes(graph: Graph, at: _Place) -> _Place:
     """The same, where positions lie below the sizes of dimensions that they are places of."""
     for p, size in zip(at.index, graph[at.name].shape or (), strict=False):
-        k = bare_dim(p)
-        at = at.wider(k, size) if k is not None and k >= len(at.extents) - 2 else at
+        k = at.position(p)
+        at = at if k is None else at.wider(k, size)
     return at
 
 
@@ -186,7 +193,7 @@ def _root(p: Poly, n: int) -> Poly | None:
 def _with_size(p: Poly, name: str, size: Poly) -> Poly:
     """The polynomial, and its digits, with what a size is."""
 
-    def part(a: str | Digit) -> Poly:
+    def part(a: Atom) -> Poly:
         if isinstance(a, str):
             return size if a == name else atom(a)
         stride, extent = (_with_size(q, name, size) for q in (a.stride, a.extent))
@@ -210,7 +217,7 @@ def _before_lookup(graph: Graph, at: _Place) -> _Place | None:
     if places.count(None) != 1:
         return None
     axis, rank = places.index(None), len(graph[numbers].shape or ())
-    found = _block(graph, numbers, at.index[axis : axis + rank], at.extents)
+    found = _block(graph, replace(at, name=numbers, index=at.index[axis : axis + rank]))
     if found is None:
         return None
     k, size = found
@@ -223,19 +230,14 @@ def _before_lookup(graph: Graph, at: _Place) -> _Place | None:
     return replace(wide, index=tuple(index))
 
 
-def _block(
-    graph: Graph, name: str, index: tuple[Poly, ...], extents: Shape
-) -> tuple[int, int] | None:
-    """The coordinate of which a number is the block, and the block's size."""
-    name, index, _ = before_moves(graph, name, index)
+def _block(graph: Graph, at: _Place) -> tuple[int, int] | None:
+    """The position of which an element is the number of the block, and the block's size."""
+    name, index, _ = before_moves(graph, at.name, at.index)
     node, expr = graph[name].producer, graph[name].expr
     if node is None or expr is None or (node.domain, node.op_type) != ("", "Div"):
         return None
     view = NodeView(graph, node)
     position, size = (at_read(graph, view.name(r.operand), r) for r in expr.reads)
-    at = None if position is None else substitute(position, index, expr.shape)
+    k = at.position(None if position is None else substitute(position, index, expr.shape))
     number = None if size is None else size.as_int()
-    k = None if at is None else bare_dim(at)
-    if k is None or number is None or number < 1 or k < len(extents) - 2:
-        return None
-    return (k, number) if at == dim_index(k, extents[k]) else None
+    return None if k is None or number is None or number < 1 else (k, number)

@@ -36,9 +36,9 @@ def _text(condition: Condition, negated: bool, inside: str = "") -> str:
             ordered = ("<=", ">") if order.equal else ("<", ">=")
             signs = ("==", "!=") if order.less is None else ordered
             return f"{_number(query, 'q')} {signs[negated]} {_number(key, 'k')}"
-        case Dead(kind, domain, None):
-            return _dead(domain, PLACES[kind], negated)
-        case Dead(_, _, blocks):
+        case Dead(kind, domain, blocks):
+            if blocks is None:
+                return _dead(domain, PLACES[kind], negated)
             sizes = {"q": blocks.queries, "k": blocks.keys}
             place = ", ".join(p if n == 1 else f"{p}//{n}" for p, n in sizes.items())
             return _dead(blocks.domain, place, negated)

@@ -201,6 +201,14 @@ FORMS = {
         text="seen[q, k] != 0",
         lengths=(192,),
     ),
+    "looked up, and repeated": Case(
+        f"""{LOOKED_UP.replace("(at,", "(at128,").replace("seen", "whole")}
+        seen = Tile (whole, times) {SELECT}""",
+        "b, 1, 4, 4",
+        read=None,
+        text="whole[q, k] != 0",
+        lengths=(256,),
+    ),
     "numbers of elements alone": Case(
         f"{WIDE} {SELECT}",
         "b, 1, few, many",
@@ -220,8 +228,8 @@ FORMS = {
     ),
     "counted from the end": Case(
         f"minus = Neg (q_size) {LOOKED_UP.replace('(at, q_size)', '(at, minus)')} {SELECT}",
-        read=None,
-        text="seen[q, k] != 0",
+        read=(1, 32),
+        text="half[q, k//32] != 0",
     ),
     "tiled": Case(f"{TILED} {SELECT}", "b, 1, 128, 128", read=None, text="seen[q, k] != 0"),
 }
@@ -246,7 +254,12 @@ def block_model(case: Case) -> onnx.ModelProto:
         **{"behind": [3, 5], "block": [1, 1, 1, q, 1, k], "q_block": [1, 1, 1, q, 1]},
         **{"k_block": [1, 1, 1, 1, k], "three_1": [3], "four_1": [4], "q_size": q, "k_size": k},
         **{"last_2": [4, 5], "last_block": [1, 1, 1, 1, q, k]},
-        **{"part": [-1, 1, 64, 192], "at64": list(range(64)), "three_64": [3, 64]},
+        **{
+            "part": [-1, 1, 64, 192],
+            "at64": list(range(64)),
+            "three_64": [3, 64],
+            "at128": list(range(128)),
+        },
         **{"known_s": [192], "first_1": [1]},
         **{"known": [-1, 1, known, known], "starts": [0, 0], "axes": [2, 3], "times": [1, 1, 2, 2]},
     }
