@@ -10,6 +10,7 @@ from pitc.ir.constant import (
     FINITE,
     ZN,
     Constant,
+    is_hidden,
     is_kept,
     is_number,
     is_zero,
@@ -26,7 +27,7 @@ from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import PackCandidate
 from pitc.passes.regions.pairs import fits_plan, hidden_pairs, lies_in, seen_pairs
 from pitc.passes.regions.price import pair_flops
-from pitc.passes.regions.rounding import SWALLOWING, shows_rounding
+from pitc.passes.regions.rounding import shows_rounding
 from pitc.passes.regions.row_guard import RowGuard, Rows, settled
 from pitc.passes.regions.score_bias import numbers_of_sink
 from pitc.passes.regions.score_steps import elementwise, reshape, rounded
@@ -204,7 +205,7 @@ def _replaced(graph: Graph, scores: Scores) -> list[Region]:
     of 0, and that a row of it alone is uniform; nothing where there are several such numbers.
     """
     facts = graph[_softmaxed(graph, scores)].fills
-    low = [f for f in facts if is_number(f.constant) and -inf < f.constant <= SWALLOWING]
+    low = [f for f in facts if is_number(f.constant) and is_hidden(f.constant) and f.constant > -inf]
     return [f.region for f in low] if len({f.constant for f in low}) == 1 else []
 
 
