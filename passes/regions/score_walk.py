@@ -205,7 +205,8 @@ def _replaced(graph: Graph, scores: Scores) -> list[Region]:
     of 0, and that a row of it alone is uniform; nothing where there are several such numbers.
     """
     facts = graph[_softmaxed(graph, scores)].fills
-    low = [f for f in facts if is_number(f.constant) and is_hidden(f.constant) and f.constant > -inf]
+    numbers = (f for f in facts if is_number(f.constant) and f.constant > -inf)
+    low = [f for f in numbers if is_hidden(f.constant)]
     return [f.region for f in low] if len({f.constant for f in low}) == 1 else []
 
 
