@@ -130,9 +130,9 @@ class _Widening:
                 y.replace_all_uses_with(x)
                 self.model.graph.remove(node, safe=True)
         for x in reversed(self.moved):
-            node = x.producer()
-            if node is not None and not x.uses() and not x.is_graph_output():
-                self.model.graph.remove(node, safe=True)
+            made = x.producer()
+            if made is not None and not x.uses() and not x.is_graph_output():
+                self.model.graph.remove(made, safe=True)
         self._name_constants()
 
     def _is_half(self, x: ir.Value) -> bool:
@@ -253,13 +253,9 @@ def _moves(x: ir.Value, source: ir.Value, names: Names) -> ir.Value:
     """A float16 value in float32, moved from a source that is, by a node that is in no graph."""
     node = x.producer()
     assert node is not None
-    out = ir.Value(
-        name=names.value(f"{x.name}.float32"), type=ir.TensorType(WIDE), shape=x.shape
-    )
+    out = ir.Value(name=names.value(f"{x.name}.float32"), type=ir.TensorType(WIDE), shape=x.shape)
     operands, name = [source, *node.inputs[1:]], names.node(f"{x.name}.float32")
-    ir.Node(
-        node.domain, node.op_type, operands, node.attributes.values(), outputs=[out], name=name
-    )
+    ir.Node(node.domain, node.op_type, operands, node.attributes.values(), outputs=[out], name=name)
     return out
 
 
