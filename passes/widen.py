@@ -23,6 +23,7 @@ from pitc.ir.branch import BRANCH, is_choice
 from pitc.ir.build import Names, names_of
 from pitc.ir.expr import PRODUCTS, Combine
 from pitc.ir.graph import Graph
+from pitc.ir.index import nonneg, total_of
 from pitc.ir.nodes import attribute, bodies, first_output, output_names
 from pitc.ir.quirks import OF_HALVES
 from pitc.ir.schemas import schema_of
@@ -68,6 +69,7 @@ class _Widening:
         derived: Values computed from a contraction in float32, these among them.
         casts: Conversions by value and branch.
         conversions: Conversions of the model's own, by now from float32.
+        moved: Values in float16 that are moved in float32, too, each behind what it is moved from.
         constants: Constants in float16 and in float32.
     """
 
@@ -78,6 +80,7 @@ class _Widening:
     derived: set[ir.Value] = field(default_factory=set)
     casts: dict[tuple[ir.Value, str | None], ir.Value] = field(default_factory=dict)
     conversions: list[ir.Node] = field(default_factory=list)
+    moved: list[ir.Value] = field(default_factory=list)
     constants: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def take(self, node: ir.Node) -> bool:
@@ -119,13 +122,17 @@ class _Widening:
         )
 
     def finish(self) -> None:
-        """Leave out conversions from float32 to float32, and constants that nobody reads."""
+        """Leave out conversions from float32 to float32, and what nobody reads."""
         for node in self.conversions:
             x, y = node.inputs[0], node.outputs[0]
             to = attribute(node, "to")
             if x is not None and to == WIDE and not y.is_graph_output():
                 y.replace_all_uses_with(x)
                 self.model.graph.remove(node, safe=True)
+        for x in reversed(self.moved):
+            made = x.producer()
+            if made is not None and not x.uses() and not x.is_graph_output():
+                self.model.graph.remove(made, safe=True)
         self._name_constants()
 
     def _is_half(self, x: ir.Value) -> bool:
@@ -176,7 +183,12 @@ class _Widening:
         branch = beside.metadata_props.get(BRANCH)
         key = (x, branch)
         if key not in self.casts:
-            out = _cast(x, WIDE if wide else NARROW, self.taken)
+            source = self._moved(x) if wide else None
+            if source is None:
+                out = _cast(x, WIDE if wide else NARROW, self.taken)
+            else:
+                out = _moves(x, self._other(source, node, wide), self.taken)
+                self.moved.append(x)
             cast = out.producer()
             assert cast is not None
             if branch is not None:
@@ -188,6 +200,22 @@ class _Widening:
                 self.model.graph.insert_after(producer, cast)
             self.casts[key] = out
         return self.casts[key]
+
+    def _moved(self, x: ir.Value) -> ir.Value | None:
+        """What a float16 value is made of by moving all of it: that is converted instead, so that
+        what reads such a value finds where it is stored.
+        """
+        node = x.producer()
+        if node is None or x in self.wide or len(node.outputs) != 1 or is_choice(node):
+            return None
+        expr, source = self.graph[x.name or ""].expr, node.inputs[0] if node.inputs else None
+        if expr is None or source is None or not _takes_float32(self.model, node):
+            return None
+        before = self.graph[source.name or ""].shape
+        moves = expr.combine is Combine.MOVE and [r.operand for r in expr.reads] == [0]
+        if before is None or not moves or not self._is_half(source):
+            return None
+        return source if nonneg(total_of(expr.shape) - total_of(before)) else None
 
     def _constant(self, x: ir.Value) -> ir.Value:
         """A constant in float32."""
@@ -218,6 +246,16 @@ def _cast(x: ir.Value, to: ir.DataType, names: Names) -> ir.Value:
     name = f"{x.name}.{'float32' if to == WIDE else 'float16'}"
     out = ir.Value(name=names.value(name), type=ir.TensorType(to), shape=x.shape)
     ir.node("Cast", [x], {"to": to}, outputs=[out], name=names.node(name))
+    return out
+
+
+def _moves(x: ir.Value, source: ir.Value, names: Names) -> ir.Value:
+    """A float16 value in float32, moved from a source that is, by a node that is in no graph."""
+    node = x.producer()
+    assert node is not None
+    out = ir.Value(name=names.value(f"{x.name}.float32"), type=ir.TensorType(WIDE), shape=x.shape)
+    operands, name = [source, *node.inputs[1:]], names.node(f"{x.name}.float32")
+    ir.Node(node.domain, node.op_type, operands, node.attributes.values(), outputs=[out], name=name)
     return out
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
-from pitc.ir.index import Coords, Poly
+from pitc.ir.index import ONE, Coords, Poly
 from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import node_name
 from pitc.ir.plans.ops import Attention, Contract, Detect, Pack, Unpack
@@ -182,11 +182,8 @@ class Rewriter:
                 return {"live": at.live, "offsets": at.offsets, "coords": at.coords}[output]
             case PairsOperand(queries, keys, hidden, name):
                 return self.pairs(queries, keys, hidden)[name]
-            case BiasOperand(terms, shape):
-                value = self.bias(terms)
-                if shape is None:
-                    return value
-                return self.build.reshape_to(value, [self.build.size(e) for e in shape])
+            case BiasOperand(terms):
+                return self.bias(terms)
             case WholeOperand(name, shape):
                 value = self.build.value(name)
                 return value if shape is None else self.build.reshape(value, shape)
@@ -224,10 +221,15 @@ class Rewriter:
                 zero, low = (self.build.constant(np.float32(x)) for x in (0, term.low))
                 chosen = [low, zero] if term.low_when else [zero, low]
                 value = self.build.op("Where", [value, *chosen])
+            shape = self.graph[term.name].shape or ()
+            ones = len(term.shape) - len(shape)
+            if term.shape == (*[ONE] * ones, *shape):
+                value = self.build.unsqueeze(value, *range(ones))
+            else:
+                value = self.build.reshape_to(value, [self.build.size(e) for e in term.shape])
             total = value if total is None else self.build.op("Add", [total, value])
         assert total is not None
-        rank = max(len(self.graph[term.name].shape or ()) for term in terms)
-        return self.build.unsqueeze(total, *range(4 - rank))
+        return total
 
     def gathered(self, name: str, domain: Domain, codes: tuple[str, ...]) -> ir.Value:
         """A whole value gathered by some coordinates, once."""

@@ -30,9 +30,8 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.constant import ZN, is_zero
-from pitc.ir.expr import Shape, TensorExpr
-from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, Coords, Digit, bare_dim
+from pitc.ir.expr import TensorExpr
+from pitc.ir.index import ONE, Coords, Digit
 from pitc.ir.nodes import attribute, input_names
 from pitc.ir.plans.ops import Attention
 from pitc.ir.refusal import Code, Refusal
@@ -58,7 +57,6 @@ from pitc.passes.regions.score_walk import walk
 from pitc.passes.regions.scores import Scores, is_factor, live_pairs, rest_on_zeros
 from pitc.passes.regions.steps import Steps
 from pitc.passes.regions.stored import Heads, Stored, best_ways, ways_to_read
-from pitc.passes.regions.weights import numbers_of_sink
 
 
 def attention(site: PackCandidate) -> Form | Refusal:
@@ -81,47 +79,6 @@ def attention(site: PackCandidate) -> Form | Refusal:
             if deepest or not keys.domain.lives_everywhere:
                 refusal = found
     return refusal
-
-
-def row_coords(expr: TensorExpr, values: Rows) -> list[Coords]:
-    """Coordinates that a contraction's rows may have beside its right operand's, whose last one is
-    reduced over: of several row axes all but one are heads that share one of the right operand, the
-    last one first.
-
-    out[b, h, q, d] = sum_k p[b, h, q, k] * v[b, h, k, d], v at (b, k)         ->   (b, q)
-    out[b, g, e, q, d] = sum_k p[b, g, e, q, k] * v[b, g, k, d], v at (b, k)   ->   (b, q), (b, e)
-    """
-    read, other = read_of(expr, 0), read_of(expr, 1)
-    if read is None or other is None:
-        return []
-    left, right = ({bare_dim(p) for p in r.index if p is not None} - {None} for r in (read, other))
-    rows = [a for a in range(len(expr.shape)) if a in left - right]
-    lead = values.coords[:-1]
-    if any(c.dim >= len(expr.shape) for c in lead):
-        return []
-    return [(*lead, Digit(a, ONE, expr.shape[a])) for a in reversed(rows)]
-
-
-def key_coords(expr: TensorExpr, shape: Shape | None) -> list[Coords]:
-    """Coordinates that all keys of a contraction's right operand may have: axes that the left one
-    has, too, the last of which may be that of heads, and the one that is summed over.
-
-    out[b, h, q, d] = sum_k p[b, h, q, k] * v[b, h, k, d]   ->   (b, k) and (b, h, k), digits of v
-    """
-    left, right = read_of(expr, 0), read_of(expr, 1)
-    if left is None or right is None or shape is None or len(expr.reduced) != 1:
-        return []
-    place = {bare_dim(p): k for k, p in enumerate(right.index) if p is not None}
-    key = place.get(len(expr.shape))
-    mine = {bare_dim(p) for p in left.index if p is not None} - {None}
-    shared = [a for a in range(len(expr.shape)) if a in mine and a in place]
-    if key is None:
-        return []
-    found = []
-    for lead in dict.fromkeys((tuple(shared[:-1]), tuple(shared))):
-        dims = [*(place[a] for a in lead), key]
-        found.append(tuple(Digit(d, ONE, shape[d]) for d in dims))
-    return found
 
 
 def _over_keys(site: PackCandidate, keys: FormContext, values: Rows) -> Form | Refusal:
@@ -279,16 +236,10 @@ def _form(
     wrong = [n for n in (d, dv) if not 0 < n <= longest]
     if wrong:
         return site.refuse(Code.NO_LOWERING, f"head size {wrong[0]} is not in 1..{longest}")
-    bias = _bias_operand(graph, expr, scores, heads) if scores.bias else BiasOperand(())
-    if bias is None:
-        text = "a bias needs scores [batch, heads, queries, keys]"
-        return site.refuse(Code.NO_LOWERING, text, scores.bias[0].name)
-    sinks = None
-    if scores.sink is not None:
-        sinks = numbers_of_sink(graph, scores.sink, heads, len(expr.shape))
-        if sinks is None:
-            text = "a sink is not one number of float32, nor one for each head"
-            return site.refuse(Code.NO_LOWERING, text, scores.sink)
+    if scores.sinks not in (None, 1, prod(head_sizes)):
+        return site.refuse(
+            Code.NO_LOWERING, "a sink of each head, whose rows are apart", scores.sink or ""
+        )
     hidden, lists = tuple(scores.hidden), graph.target.hides_pairs == "lists"
     tests = tests_of(hidden) if hidden and not lists else None
     inner, weight = scores.inner, scores.weight_steps
@@ -296,7 +247,7 @@ def _form(
     plan = Attention(
         pairs=bool(hidden) and lists,
         bias=bool(scores.bias),
-        sinks=sinks,
+        sinks=scores.sinks,
         d=d,
         dv=dv,
         dtype=str(taken[0].numpy()),
@@ -328,7 +279,7 @@ def _form(
         )
     return Form(
         (site.out,),
-        _operands(plan, site.context.domain, keys.domain, scores, (queries, key, values), bias),
+        _operands(plan, site.context.domain, keys.domain, scores, (queries, key, values)),
         "EPContext",
         plan=plan,
         absorbs=(*scores.absorbs, node, *key.nodes, *values.nodes),
@@ -337,38 +288,12 @@ def _form(
     )
 
 
-def _bias_operand(
-    graph: Graph, expr: TensorExpr, scores: Scores, heads: Sequence[Digit]
-) -> BiasOperand | None:
-    """The bias, if it can be read at places of the scores, [batch, heads, queries, keys].
-
-    Where rows are of each head, so is the bias: [b, h, q, k] becomes [b * h, 1, q, k], and the
-    heads of [1, h, q, k] are for all sequences in turn.
-    """
-    dims = [c.dim for c in (*scores.query_coords, scores.key_coords[-1])]
-    one = expr.shape[:1] == (ONE,)  # a batch of one has no digit
-    shapes = [graph[t.name].shape for t in scores.bias]
-    if len(expr.shape) != 4 or len(heads) > 1 or any(s is None or len(s) > 4 for s in shapes):
-        return None
-    terms = tuple(scores.bias)
-    if dims == ([2, 3] if one else [0, 2, 3]):
-        return BiasOperand(terms)
-    if dims != ([1, 2, 3] if one else [0, 1, 2, 3]) or graph.target.hides_pairs != "lists":
-        return None
-    of_four = [(*[ONE] * (4 - len(s)), *s) for s in shapes if s is not None]
-    batch, head, *pair = (max(x, key=lambda e: e != ONE) for x in zip(*of_four, strict=True))
-    if batch == ONE:
-        return BiasOperand(terms)
-    return BiasOperand(terms, (batch * head, ONE, *pair)) if head == expr.shape[1] else None
-
-
 def _operands(
     plan: Attention,
     queries: Domain,
     keys: Domain,
     scores: Scores,
     read: tuple[Packing, Stored, Stored],
-    bias: BiasOperand,
 ) -> tuple[Operand, ...]:
     """The operands of the plan, in its order: what is no other one belongs to hidden pairs."""
     rows, key, values = read
@@ -378,7 +303,7 @@ def _operands(
         "v": values.operand(),
         "q_offsets": OffsetsOperand(queries, "offsets"),
         "k_offsets": OffsetsOperand(keys, "offsets"),
-        "bias": bias,
+        "bias": BiasOperand(tuple(scores.bias)),
         "sink": WholeOperand(scores.sink or "", (-1,)),
         "q_coords": OffsetsOperand(queries, "coords"),
         "k_coords": OffsetsOperand(keys, "coords"),

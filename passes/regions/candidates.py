@@ -13,7 +13,7 @@ from itertools import chain
 
 import onnx_ir as ir
 
-from pitc.ir.constant import ZN, is_nonzero, is_zero
+from pitc.ir.constant import is_nonzero, is_zero
 from pitc.ir.expr import Combine, Shape, TensorExpr, sums_products
 from pitc.ir.graph import Graph
 from pitc.ir.index import Coords
@@ -23,7 +23,7 @@ from pitc.ir.region import Test
 from pitc.ir.since import Since
 from pitc.ir.sizes import sizes_known
 from pitc.passes.exprs.coordinates import follow
-from pitc.passes.regions.attention import key_coords, row_coords
+from pitc.passes.regions.all_rows import key_coords, row_coords, zeros_of
 from pitc.passes.regions.channels import is_convolution
 from pitc.passes.regions.contexts import Contexts
 from pitc.passes.regions.contraction import packed_rows
@@ -144,9 +144,8 @@ class Search:
         graph, found = self.graph, InOrder(self.graph)
         fused = fused_parts(graph.model)
         for node, expr, (left, right) in self._free_products():
-            zeros = any(is_zero(f.constant) or f.constant == ZN for f in graph[left].fills)
-            if zeros or (node not in fused and weighs(graph, node)):
-                for coords in key_coords(expr, graph[right].shape):
+            if zeros_of(graph, left) or (node not in fused and weighs(graph, node)):
+                for coords in key_coords(graph, expr, left, right):
                     found.add(right, coords)
         known = dict[str, list[FormContext]]()
         for context, names in found.contexts(softmax=True):

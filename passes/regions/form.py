@@ -87,26 +87,22 @@ class BiasTerm:
 
     Args:
         name: The added value; or, with `low`, the bool that selects.
+        shape: Its four extents, [batch, heads, queries, keys].
         low: What the scores are replaced by; None for a plain addition.
         low_when: The bool value at which they are replaced.
     """
 
     name: str
+    shape: Shape
     low: float | None = None
     low_when: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class BiasOperand:
-    """The sum of additive terms, a whole value of rank 4.
-
-    Args:
-        terms: They.
-        shape: What it is reshaped to, as heads are sequences; None where they are none.
-    """
+    """The sum of additive terms, a whole value of rank 4."""
 
     terms: tuple[BiasTerm, ...]
-    shape: Shape | None = None
 
 
 @dataclass(frozen=True, slots=True)

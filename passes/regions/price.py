@@ -183,8 +183,8 @@ def _products(
 
 
 def estimated_size(extents: Shape, size: int = EXAMPLE_SIZE) -> int:
-    """A product of sizes, with an estimate for each unknown one."""
-    return prod(n if (n := e.as_int()) is not None else size for e in extents)
+    """A product of extents, each size symbol of which is estimated."""
+    return prod(int(e.evaluate(dict.fromkeys(e.symbols(), size), {})) for e in extents)
 
 
 def _row_flops(graph: Graph, form: Form, size: int = EXAMPLE_SIZE) -> int:

@@ -20,7 +20,7 @@ from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import covers, pull
 from pitc.passes.facts.finite import clean_if, finite_if
 from pitc.passes.facts.sizes import size_bounds
-from pitc.passes.regions.form import BiasTerm, Factor, PackCandidate
+from pitc.passes.regions.form import Factor, PackCandidate
 from pitc.passes.regions.row_guard import row_guard
 from pitc.passes.regions.scores import (
     Scores,
@@ -180,8 +180,8 @@ def _selection(
             )
         scores.rests_on.append(proof)
     value = -inf if known[low] == -inf else ABSORBING
-    scores.add(graph, BiasTerm(unexpanded(graph, names[0]), value, low == 1))
-    return continue_at(site, scores, score)
+    stop = scores.add(site, unexpanded(graph, names[0]), value, low_when=low == 1)
+    return stop or continue_at(site, scores, score)
 
 
 def _arithmetic(
@@ -211,9 +211,9 @@ def _arithmetic(
             scores.name = names[k]
             return None
         if min(operator.weights) > 0 and not scores.is_scaled:
-            scores.add(graph, BiasTerm(unexpanded(graph, other)))
+            stop = scores.add(site, unexpanded(graph, other))
             scores.name = names[k]
-            return None
+            return stop
     return site.refuse(Code.NO_LOWERING, refusal, scores.name)
 
 

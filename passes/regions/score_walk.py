@@ -10,6 +10,7 @@ from pitc.ir.constant import (
     FINITE,
     ZN,
     Constant,
+    is_hidden,
     is_kept,
     is_number,
     is_zero,
@@ -26,8 +27,9 @@ from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import PackCandidate
 from pitc.passes.regions.pairs import fits_plan, hidden_pairs, lies_in, seen_pairs
 from pitc.passes.regions.price import pair_flops
-from pitc.passes.regions.rounding import SWALLOWING, shows_rounding
+from pitc.passes.regions.rounding import shows_rounding
 from pitc.passes.regions.row_guard import RowGuard, Rows, settled
+from pitc.passes.regions.score_bias import numbers_of_sink
 from pitc.passes.regions.score_steps import elementwise, reshape, rounded
 from pitc.passes.regions.scores import Scores, rest_on_zeros
 from pitc.passes.regions.sight import Condition, Sight
@@ -96,8 +98,12 @@ def _enter_softmax(
         if scores.weight_steps is not None or scores.guard is not None:
             text = f"weights are {behind}, and scores have a sink"
             return site.refuse(Code.NO_LOWERING, text, found.sink)
+        coords = (*scores.query_coords, scores.key_coords[-1])
+        scores.sinks = numbers_of_sink(graph, graph[found.scores].shape, coords, found.sink)
+        if scores.sinks is None:
+            text = "a sink is not one number of float32, nor one for each head"
+            return site.refuse(Code.NO_LOWERING, text, found.sink)
         scores.may_be_uniform, scores.sink = False, found.sink
-        scores.bias_shapes.add(graph[found.scores].shape)
     stop = _at_softmax(site, keys, scores)
     expr = graph[first_output(found.node)].expr
     if stop is not None or expr is None:
@@ -199,7 +205,8 @@ def _replaced(graph: Graph, scores: Scores) -> list[Region]:
     of 0, and that a row of it alone is uniform; nothing where there are several such numbers.
     """
     facts = graph[_softmaxed(graph, scores)].fills
-    low = [f for f in facts if is_number(f.constant) and -inf < f.constant <= SWALLOWING]
+    numbers = (f for f in facts if is_number(f.constant) and f.constant > -inf)
+    low = [f for f in numbers if is_hidden(f.constant)]
     return [f.region for f in low] if len({f.constant for f in low}) == 1 else []
 
 
@@ -219,15 +226,9 @@ def _is_unmasked(c: Constant) -> bool:
 
 
 def _check_bias(site: PackCandidate, scores: Scores) -> Refusal | None:
-    """The bias is read where the scores are, so between the two nothing may be reshaped.
-
-    A row in which one finite number has replaced every score is uniform; with a second term it
+    """A row in which one finite number has replaced every score is uniform; with a second term it
     would be so in one of the two ways to add only.
     """
-    if not scores.bias_shapes <= {site.context.graph[scores.name].shape}:
-        return site.refuse(
-            Code.NO_LOWERING, "a bias is added to scores of other dimensions", scores.name
-        )
     if scores.inner is not None and len(scores.bias) > scores.inner.terms:
         text = f"scores are {scores.inner.verb} together with a bias"
         return site.refuse(Code.NO_LOWERING, text, scores.bias[-1].name)

@@ -12,7 +12,7 @@ from pitc.ir.constant import (
     is_number,
     is_zero,
 )
-from pitc.ir.expr import Read, Shape, TensorExpr
+from pitc.ir.expr import Read, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import Coords
 from pitc.ir.refusal import Code, Refusal
@@ -20,6 +20,7 @@ from pitc.ir.region import Region, covered, covers, pull, region
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import BiasTerm, Factor, FormContext, PackCandidate
 from pitc.passes.regions.row_guard import RowGuard
+from pitc.passes.regions.score_bias import shape_of_term
 from pitc.passes.regions.sight import Condition
 from pitc.passes.regions.steps import LEAST, MOST, Inner, Steps
 
@@ -34,7 +35,6 @@ class Scores:
         key_coords: Coordinates of the keys, as digits of that value.
         pairs: Regions of that value which together hold every live pair.
         factors: Numbers computed of sizes that they are multiplied or divided by.
-        bias_shapes: Extents of the scores where the terms of the bias are added.
         zero: The weights that the values get are 0 at dead keys, never NaN.
         chosen: A step was left out for what it does at live pairs; asked at the softmax, of those
             behind it.
@@ -45,6 +45,7 @@ class Scores:
         weight_steps: What the weights are rounded to, behind the softmax.
         inner: What scores go through behind a first factor, `scale`.
         sink: What stands beside the scores in their softmax, and has no value.
+        sinks: How many numbers that is.
         hidden: Pairs that are left out as well: `pairs` are the others, from the softmax on.
         may_be_uniform: Rows of hidden pairs alone may be left to the kernel.
         uniform: They are: all their weights are equal, for what replaced the scores was one number.
@@ -57,7 +58,6 @@ class Scores:
     scale: float = 1.0
     factors: list[Factor] = field(default_factory=list)
     bias: list[BiasTerm] = field(default_factory=list)
-    bias_shapes: set[Shape | None] = field(default_factory=set)
     zero: bool = False
     chosen: bool = False
     nan_to_zero: bool = False
@@ -67,6 +67,7 @@ class Scores:
     weight_steps: Steps | None = None
     inner: Inner | None = None
     sink: str | None = None
+    sinks: int | None = None
     hidden: list[Condition] = field(default_factory=list)
     may_be_uniform: bool = True
     uniform: bool = False
@@ -79,10 +80,17 @@ class Scores:
         """What stands in front is multiplied by numbers."""
         return self.scale != 1.0 or bool(self.factors)
 
-    def add(self, graph: Graph, term: BiasTerm) -> None:
-        """Gather a term that is added where the walk stands."""
-        self.bias.append(term)
-        self.bias_shapes.add(graph[self.name].shape)
+    def add(
+        self, site: PackCandidate, term: str, low: float | None = None, *, low_when: bool = True
+    ) -> Refusal | None:
+        """Gather a term that is added where the walk stands (see `BiasTerm`)."""
+        graph, coords = site.context.graph, (*self.query_coords, self.key_coords[-1])
+        shape = shape_of_term(graph, graph[self.name].shape, coords, graph[term].shape)
+        if shape is None:
+            text = "a bias needs scores [batch, heads, queries, keys]"
+            return site.refuse(Code.NO_LOWERING, text, term)
+        self.bias.append(BiasTerm(term, shape, low, low_when))
+        return None
 
 
 def live_pairs(queries: Domain, keys: Domain, at_q: Coords, at_k: Coords) -> list[Region] | None:

@@ -8,12 +8,11 @@ weights of 3 keys beside a sink:  e^z_k / (e^z_0 + e^z_1 + e^z_2 + e^sink)
 
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Reducer
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, Digit, Poly, dim_index
+from pitc.ir.index import ONE, Poly, dim_index
 from pitc.ir.nodes import first_input, input_names
 from pitc.passes.rules.record import operator_of
 
@@ -142,25 +141,3 @@ def _before_spread(graph: Graph, name: str) -> tuple[str, tuple[ir.Node, ...]]:
         nodes.append(node)
         name = first_input(node)
     return name, tuple(nodes)
-
-
-def numbers_of_sink(graph: Graph, name: str, heads: tuple[Digit, ...], rank: int) -> int | None:
-    """How many numbers of float32 a sink has, one or one for each head; None where it is neither.
-
-    Args:
-        graph: The graph.
-        name: The sink, which broadcasts to the scores.
-        heads: The dimension of heads, or none.
-        rank: How many dimensions the scores have.
-
-    [1, 4, 1, 1] beside scores [batch, 4, queries, keys]   ->   4
-    """
-    shape = graph[name].shape
-    if shape is None or len(shape) > rank or graph[name].dtype != np.float32:
-        return None
-    wide = [(d + rank - len(shape), e) for d, e in enumerate(shape) if e != ONE]
-    if not wide:
-        return 1
-    if len(heads) != 1 or wide != [(heads[0].dim, heads[0].extent)] or heads[0].stride != ONE:
-        return None
-    return heads[0].extent.as_int()

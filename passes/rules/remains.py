@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 
-from pitc.ir.graph import NodeView
+from pitc.ir.graph import NodeView, Rest
 from pitc.ir.index import Poly, nonneg, total_of
 
 MOST_ZEROS = 5  # sizes that may be 0, of which all sets are tried
@@ -21,13 +21,13 @@ def remaining(view: NodeView, place: int, known: Sequence[Poly], left: Poly) -> 
 
     Returns:
         The quotient; None where it is another size if some are 0. Whether one may take it for the
-        quotient where nobody sees it is noted in `Graph.rests`.
+        quotient where nobody sees it depends on its readers (`Graph.rests`).
     """
     shape = view.shape(0)
     if _divides_beside_0(shape, known, left):
         return left
-    if _broadcasts_beside_0(shape, known, left):
-        view.graph.rests[view.node] = place, left
+    broadcasts = _broadcasts_beside_0(shape, known, left)
+    view.graph.rests[view.node] = Rest(place, left, broadcasts)
     return None
 
 

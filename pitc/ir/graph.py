@@ -6,6 +6,7 @@ analysis.
 
 import copy
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -29,13 +30,28 @@ from pitc.ir.quirks import COUNTED_OTHERWISE
 from pitc.ir.value import Value, Values
 from pitc.ir.view import NodeView, NoRule
 
-__all__ = ["Array", "Graph", "NoRule", "NodeView", "node_name", "output_names"]
+__all__ = ["Array", "Graph", "NoRule", "NodeView", "Rest", "node_name", "output_names"]
 
 SMALL = 64  # integer constants up to this many elements are kept as symbolic values
 SIZES = (ir.DataType.INT32, ir.DataType.INT64)  # types of what may be a shape
 CHUNK = 1 << 22  # elements of a weight looked at in one go
 #: By node, operand or output, and digit of it: what goes with that, nothing past a stop.
 Steps = dict[tuple[ir.Node, str, Digit], dict[str, list[Digit]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A size that remains of a Reshape.
+
+    Args:
+        place: Its dimension.
+        size: What it is where no size is 0.
+        broadcasts: Where some are 0, it broadcasts with `size` to that, or the model fails.
+    """
+
+    place: int
+    size: Poly
+    broadcasts: bool
 
 
 class Graph:
@@ -58,7 +74,7 @@ class Graph:
         parts: Sizes that are not known, and others that they are never larger than.
         copies: Sizes that are the first one of two, or the second where the first is 0.
         rests: Reshapes of which the size that remains may be another one where sizes that they ask
-            for are 0: its place, and what it is else.
+            for are 0.
         demands: Sizes of which nodes refuse 0, and the nodes.
         counts: Sizes that count places of something, and how many places it has.
         lists: Lists of places, with what is known from behind.
@@ -88,7 +104,7 @@ class Graph:
         self.clamps: dict[Poly, tuple[Poly, Poly]] = {}
         self.parts: dict[Poly, Poly] = {}
         self.copies: dict[Poly, tuple[Poly, Poly]] = {}
-        self.rests: dict[ir.Node, tuple[int, Poly]] = {}
+        self.rests: dict[ir.Node, Rest] = {}
         self.demands: list[tuple[ir.Node, Poly]] = []
         self.counts: dict[Poly, Poly] = {}
         self.lists = Lists()

@@ -194,7 +194,8 @@ CIRCULAR = """dead = Not (live)  q = MatMul (x, w)  positive = Greater (q, zero)
         (HEADS, "q0 k0 v0 q1 k1 v1 q k v o | o | m:NOT_NEEDED p:NOT_NEEDED s0:LAYOUT | 10*40960"),
         (
             f"{SCORES}  y = Where (live, o, zero)",
-            "t2 t v | t v | m:NOT_NEEDED o:NO_KERNEL p:NOT_NEEDED s0:NO_KERNEL | 2*8192 1*8192",
+            "t2 v o | o t2 v | m:NOT_NEEDED p:NOT_NEEDED s0:NO_KERNEL t:NOT_NEEDED"
+            " | 1*8192 1*8192 1*16384",
         ),
         (
             "xx = Unsqueeze (x, one)  p = MatMul (xx, stack)"

@@ -280,6 +280,7 @@ def test_a_mask_that_no_attention_reads_is_said_to_be() -> None:
         scores = g.op("MatMul", x, g.op("Transpose", x, perm=[0, 2, 1]))
         low = g.op("Mul", g.op("Sub", g.const(1.0), mask), g.const(-1e9 if hides else -1.0))
         p = g.op("Softmax", g.op("Add", scores, g.op("Unsqueeze", low, g.ints(1))))
+        p = p if hides else g.op("Sqrt", p)  # else the mask is a bias of attention over all keys
         w = g.weight("w", np.ones((64, 256), "f4"))
         rows = g.op("ReduceMean", g.op("MatMul", g.op("MatMul", p, x), w), axes=[1], keepdims=0)
         g.output(rows, "y", np.float32, ("b", 256))

@@ -143,16 +143,13 @@ def test_attention(case: str) -> None:
     )
 
 
-def test_a_bias_of_scores_of_three_dimensions_stays() -> None:
+def test_scores_of_three_dimensions_have_a_bias() -> None:
     body = ONE.replace(
         "s1 = Add (s0, hidden)", "s9 = Add (s0, number) s1 = Where (flat, s9, least)"
     )
     lowered, _ = check(model(body.replace("hidden = Where (flat, zero, low)", "")), SIZES)
-    (record,) = (r for r in lowered.report.nodes if r.node == "rows")
-    assert record.refusal is not None and record.refusal.also is not None
-    also = record.refusal.also
-    assert (also.code, also.value) == (Code.NO_LOWERING, "flat")
-    assert "a bias needs scores" in also.reason
+    (plan,) = [p for p in plans(lowered) if p["op"] == "attention"]
+    assert (plan["bias"], plan["heads"]) == ("1", "1")
 
 
 def test_values_that_may_be_infinite_stay() -> None:

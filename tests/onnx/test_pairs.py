@@ -317,6 +317,19 @@ def test_a_row_of_no_pair_is_nan_or_what_a_guard_says() -> None:
         assert (plan["nan_to_zero"], plan["pairs"]) == (to_zero, "1")
 
 
+@pytest.mark.parametrize(
+    ("low", "no_pairs"), [(-65504.0, "mean"), (-5751.0, "mean"), (-5749.0, ""), (-3e38, "mean")]
+)
+def test_rows_of_one_number_are_means(low: float, no_pairs: str) -> None:
+    """Where a number replaces scores, no rounding decides what a row of it alone gives."""
+    proto = model("pairs of an input")
+    for value in proto.graph.initializer:
+        if value.name == "none":
+            value.CopyFrom(numpy_helper.from_array(np.array(low, np.float32), "none"))
+    found = [p["no_pairs"] for p in plans(check(proto)) if p["op"] == "attention" and p["pairs"]]
+    assert found == ([no_pairs] if no_pairs else [])
+
+
 @pytest.mark.parametrize(("factor", "positions"), [(1 << 20, "1"), ((1 << 20) + 1, "0")])
 def test_tests_of_large_numbers_are_flags(factor: int, positions: str) -> None:
     """What the runtime could not add up without an overflow is computed by nodes."""

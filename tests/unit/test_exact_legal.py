@@ -182,7 +182,7 @@ MASKED = "p = MatMul (x, w)  q = Div (x, p)  r = Tanh (p)  m = Add (q, r)  z = I
                 rows("p", domain=OTHER),
                 rows("p", (ROWS[1], ROWS[0])),
                 GatheredOperand("p", DOMAIN, ("c0", "c1", "r")),
-                BiasOperand((BiasTerm("x"), BiasTerm("p"))),
+                BiasOperand((BiasTerm("x", ()), BiasTerm("p", ()))),
                 WholeOperand("p"),
             )
         ),

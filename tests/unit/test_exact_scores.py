@@ -151,13 +151,13 @@ f = Reshape (raw, pairs)  y = Mul (f, two)  x = Reshape (y, size)
 > raw | p m x y f | 2 | | | DEAD, LIVE
 u = Unsqueeze (raw, top)  y = Unsqueeze (keep, top)  w = Where (y, u, ninf)
 x = Squeeze (w, top)
-> NO_LOWERING at raw
+> raw | p m x w u | 1 | y[False]=-inf | | DEAD, LIVE, ALL
 u = Unsqueeze (raw, top)  y = Unsqueeze (bias, top)  w = Add (y, u)  x = Squeeze (w, top)
-> NO_LOWERING at raw
+> raw | p m x w u | 1 | y | | DEAD, LIVE
 f = Reshape (raw, merged)  y = Mul (f, two)  z = Reshape (y, size)  x = Add (z, bias)
 > raw | p m x z y f | 2 | bias | | DEAD, LIVE
 f = Reshape (raw, pairs)  y = Reshape (bias, pairs)  w = Add (f, y)  x = Reshape (w, size)
-> NO_LOWERING at raw
+> raw | p m x w f | 1 | y | | DEAD, LIVE
 y = Where (keep, raw, ninf)  x = Mul (y, two)
 > NO_FACT at y
 d = MatMul (bias, other)  c = Softmax <axis = -1> (d)  x = Add (c, raw)
