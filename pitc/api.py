@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,7 @@ def compile(
     dump_ir: str | Path | None = None,
     check: bool = False,
     suggest: bool = True,
+    precision: str = "float32",
     tiles: "str | Path | TileTable | None" = None,
     cache: bool = True,
     progress: Progress | None = None,
@@ -75,6 +77,8 @@ def compile(
         suggest: If little is skipped, look for what would help. The result is in
             `report.suggestions` and in a `SuggestionWarning`. It takes about as long as the
             analysis itself.
+        precision: `bf16`: products by constant matrices round both operands to bfloat16 and add up
+            in float32, on CPUs that multiply such numbers (`docs/precision.md`).
         tiles: Prices of sparse contractions on CPUs, or a file with them. None: those that `pitc
             tune` has measured on this machine, else those that pitc contains.
         cache: Take compiled kernels from the user's cache folder, and store new ones there. This
@@ -91,7 +95,9 @@ def compile(
         MachineError: A compiler is missing, or the disk is full.
     """
     stages = Path(dump_ir) if dump_ir is not None else None
-    options = CompileOptions(target, spelled(padding), stages, check, suggest)
+    options = CompileOptions(
+        target, spelled(padding), stages, check, suggest, precision=precision
+    )
     source_path = Path(model) if isinstance(model, str | Path) else None
     if output is not None:
         check_output(Path(output), force=force, source=source_path)
@@ -214,6 +220,8 @@ def lower(
 
     targets = options.targets
     target = target_of(kind, targets.archs if kind == "cuda" else targets.levels)
+    if kind == "cpu" and options.precision == "bf16":
+        target = replace(target, rounds=True)
     stages = options.dump_ir
     if stages is not None and len(targets.kinds) > 1:
         stages = stages / kind
@@ -269,7 +277,7 @@ def _write(
         compiled={kind: one.model for kind, one in lowered.items()},
         fallback=fallback,
         source=source,
-        options=Options(target=options.target, padding=options.padding),
+        options=Options(options.target, options.padding, options.precision),
         targets=targets,
         symbols=[request.symbol for request in requests],
         identity=identity,

@@ -16,6 +16,9 @@ LEVELS: dict[str, Level] = {"v4": "v4", "v3": "v3"}
 #: That of 64-bit Arm. One kernel library is of one machine: it goes with no other target.
 NEON = "cpu:neon"
 
+PRECISIONS = ("float32", "bf16")
+"""What products by constant matrices are computed with on CPUs."""
+
 FORMS = (
     "auto, cpu, cpu:v4, cpu:v3, cuda, cuda:sm_80,sm_90, or several of them: cpu,cuda; or cpu:neon"
 )
@@ -92,6 +95,7 @@ class CompileOptions:
         check: Check the graph's invariants after each stage. It does not change the result.
         suggest: Look for what would help, for the report.
         stop_after: The last stage of the passes to run; "": all of them.
+        precision: `float32`, or `bf16`: products round their operands to bfloat16.
     """
 
     target: str = "auto"
@@ -100,9 +104,14 @@ class CompileOptions:
     check: bool = False
     suggest: bool = False
     stop_after: str = ""
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         parse_target(self.target)
+        if self.precision not in PRECISIONS:
+            raise UsageError(
+                f"unknown precision {self.precision!r}", hint=f"known: {', '.join(PRECISIONS)}"
+            )
 
     @property
     def targets(self) -> Targets:

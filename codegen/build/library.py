@@ -8,7 +8,7 @@ from pitc.codegen.build.cache import Cache
 from pitc.codegen.build.kernel_keys import Key, generator, kept
 from pitc.codegen.build.link import Built, Part, find_compiler, link_library
 from pitc.ir.kernel import KernelRequest
-from pitc.ir.target import CpuLevel, cpu_level_of
+from pitc.ir.target import CpuLevel, cpu_level_of, levels_of
 
 Progress = Callable[[int, int, str], None]
 
@@ -67,7 +67,8 @@ def cpu_part(
     if not requests or not levels:
         raise ValueError("a kernel library needs at least one request and one level")
     targets = [cpu_level_of(level) for level in sorted(set(levels))]
-    work = [(r, t) for r in sorted(set(requests), key=lambda r: r.symbol) for t in targets]
+    ordered = sorted(set(requests), key=lambda r: r.symbol)
+    work = [(r, t) for r in ordered for t in levels_of(r.dtype, targets)]
 
     objects = {}
     for done, (request, target) in enumerate(work):

@@ -44,6 +44,7 @@ register_pipeline(_PIPELINE, _steps)
 def compiled(function: Any, target: CpuLevel) -> Any:
     """TVM's module of one TIR function for a CPU level."""
     named = {"mtriple": target.triple, "mattr": ["+neon"]} if target.triple else {}
+    named |= {"mattr": list(target.features)} if target.features else {}
     machine = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu} | named)
     module = tvm.IRModule.from_expr(function)
     return tvm.compile(module, target=machine, tir_pipeline=_PIPELINE).mod

@@ -157,7 +157,11 @@ class DenseTile:
             if self._input_relu:
                 number = relu(number)
             for total, vector in zip(row, vectors, strict=True):
-                total.set(tir.fma(number, vector, total.value))
+                total.set(self.added(number, vector, total.value))
+
+    def added(self, number: tir.Expr, vector: tir.Expr, total: tir.Expr) -> tir.Expr:
+        """A sum and one product more."""
+        return tir.fma(number, vector, total)
 
     def multiply(
         self, count: tir.Expr, by: int, read: Callable[[tir.Expr], Read], *, rest: bool = True

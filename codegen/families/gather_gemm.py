@@ -24,12 +24,13 @@ the registers of the epilogue.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import DenseTile, Read
 from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
+from pitc.codegen.families.left import Left, left_operand
 from pitc.codegen.families.right import Right, Turned, right_operand
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
@@ -50,12 +51,12 @@ NEAR_K = 32
 """How far ahead a lone row tile asks for B: 8 KiB, the best of 1 to 32 KiB."""
 
 
-def k_block(k: int) -> int:
-    """Length of the k blocks: all of k, or equal multiples of `FOLD`, the last maybe shorter."""
+def k_block(k: int, fold: int = FOLD) -> int:
+    """Length of the k blocks: all of k, or equal multiples of `fold`, the last maybe shorter."""
     blocks = -(-k // SPLIT_K)
     if blocks == 1:
         return k
-    return -(-k // (FOLD * blocks)) * FOLD
+    return -(-k // (fold * blocks)) * fold
 
 
 def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
@@ -63,13 +64,21 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
 
     Args:
         symbol: Name of the kernel.
-        params: `k`, `n`, `activation`, `residual`; `bits` and `input_relu`, 0 if not there;
-            `stored` and `factor`, where B is not in panels.
+        params: `k`, `n`, `activation`, `residual`, `dtype`; `bits` and `input_relu`, 0 if not
+            there; `stored` and `factor`, where B is not in panels.
         target: CPU level.
     """
     if params["k"] < 1 or params["n"] < 1 or params["activation"] not in ACTIVATIONS:
         raise ValueError(f"no gather_gemm kernel for {dict(params)}")
-    return tir.prim_func(symbol, lambda: _Kernel(params, target).emit())
+    with_pairs = params["dtype"] == "bfloat16" and target.multiplies_pairs
+
+    def emit() -> None:
+        kernel = _Kernel(params, target)
+        native = bool(target.features)
+        with tir.pairing(native=native) if with_pairs else nullcontext():
+            kernel.emit()
+
+    return tir.prim_func(symbol, emit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +121,26 @@ class _Stretch:
 
 
 class _Kernel:
-    """Emits one kernel: its arguments, and the loops around the register tile."""
+    """Emits one kernel: its arguments, and the loops around the register tile.
+
+    Beside words of two numbers, k, `FOLD` and lengths of stretches count steps of two.
+    """
 
     def __init__(self, params: Mapping[str, Any], target: CpuLevel) -> None:
-        k, self.n = params["k"], params["n"]
+        k, self.n, self.target = params["k"], params["n"], target
         self.input_relu = bool(params.get("input_relu"))
-        self.k, self.k_block = k, k_block(k)
+        self.in_pairs = params["dtype"] == "bfloat16"
+        unit = 2 if self.in_pairs else 1
+        self.k, self.fold = -(-k // unit), FOLD // unit
+        self.k_block = k_block(self.k, self.fold)
         self.tile_rows, self.group = target.gemm_tile
         self.pair = target.pair_columns
         panels = panel_count(self.n)
         rows_of_a, listed, rows_of_c = (tir.size() for _ in range(3))
         self.a = tir.tensor("a", (rows_of_a, k))
         self.rows_a = tir.tensor("rows_a", (listed,), "int32")
-        self.right = right_operand(params, target)
+        self.right = right_operand({**params, "k": self.k}, target)
+        self.left: Left
         bias = tir.tensor("bias", (panels * PANEL_WIDTH,))
         residual = tir.tensor("residual", (listed, self.n)) if params["residual"] else None
         self.rows_c = tir.tensor("rows_c", (listed,), "int32")
@@ -141,11 +157,16 @@ class _Kernel:
     def emit(self) -> None:
         """Blocks of rows."""
         block = self.tile_rows * (BLOCK_TILES if self.right[0].longest is None else STORED_TILES)
+        most = tir.larger(tir.int64(1), tir.smaller(tir.int64(block), self.i1 - self.i0))
+        kinds = {"in_pairs": self.in_pairs, "input_relu": self.input_relu}
+        self.left = left_operand(self.a, self.rows_a, tir.bind(most), self.target, **kinds)
         with tir.serial(0, (self.i1 - self.i0 + block - 1) // block) as ib:
             first = tir.bind(self.i0 + ib * block)
-            tiles = self.cut_rows(first, tir.smaller(tir.int64(block), self.i1 - first))
+            count = tir.bind(tir.smaller(tir.int64(block), self.i1 - first))
+            self.left.bring(first, count)
+            tiles = self.cut_rows(first, count)
             many, few = self.right
-            if many.finishes_panels or self.k > FOLD:
+            if many.finishes_panels or self.k > self.fold:
                 kept = block if many.finishes_panels else few.few_tiles * self.tile_rows
                 if not isinstance(few, Turned):
                     self.apart = few.few_tiles * self.tile_rows * PANEL_WIDTH
@@ -263,7 +284,7 @@ class _RegisterTile:
         self.first = first
         self.listed = [tir.bind(tir.smaller(first + r, kernel.i1 - 1)) for r in range(rows)]
         self.column = tir.bind(stretch.j * PANEL_WIDTH + columns.start)
-        self.tile = DenseTile(rows, columns.vectors, input_relu=kernel.input_relu)
+        self.tile = kernel.left.tile(rows, columns.vectors)
 
     def emit(self, number: tir.Expr) -> None:
         """One stretch of the tile, the `number`-th of its row tiles."""
@@ -283,7 +304,7 @@ class _RegisterTile:
         if kernel.epilogue.residual is not None:
             with tir.when(last):
                 self.fetch()
-        if kernel.k > FOLD:
+        if kernel.k > kernel.fold:
             self.fold(number)
             return
         apart = stretch.right.finishes_panels
@@ -302,14 +323,14 @@ class _RegisterTile:
     def fold(self, number: tir.Expr) -> None:
         """Add up the stretch in blocks of k; a short one is a part of a block."""
         kernel, stretch = self.kernel, self.stretch
-        right = stretch.right
+        right, size = stretch.right, kernel.fold
         assert right is not None
         stop = tir.hold(stretch.start + stretch.length)
         last = tir.bind(stop == kernel.k)
         far = right.longest is None and right is kernel.right[0]  # C is all that lasts so long
-        with tir.serial(0, (stretch.length + FOLD - 1) // FOLD) as f:
-            begin = tir.hold(stretch.start + f * FOLD)
-            length = tir.hold(tir.smaller(tir.int64(FOLD), stop - begin))
+        with tir.serial(0, (stretch.length + size - 1) // size) as f:
+            begin = tir.hold(stretch.start + f * size)
+            length = tir.hold(tir.smaller(tir.int64(size), stop - begin))
             if far:
                 self.fold_far(number, f, begin, length, stop)
             else:
@@ -340,12 +361,13 @@ class _RegisterTile:
     def fold_near(self, number: tir.Expr, begin: tir.Expr, length: tir.Expr) -> None:
         """A block, or a part of one."""
         kernel, end = self.kernel, tir.hold(begin + length)
-        rest = tir.select(end == kernel.k, tir.int64(0), end % FOLD)
+        size = kernel.fold
+        rest = tir.select(end == kernel.k, tir.int64(0), end % size)
         ends = tir.bind(rest == 0)
-        tir.either(begin % FOLD == 0, self.tile.clear, lambda: self.take(number))
+        tir.either(begin % size == 0, self.tile.clear, lambda: self.take(number))
         self.multiply(number, begin, length)
         totals = [row + kernel.behind for row in self.kept(number)]
-        with tir.when(tir.both(ends, end > FOLD)):
+        with tir.when(tir.both(ends, end > size)):
             self.tile.add(kernel.sums, totals)
         with tir.when(end < kernel.k):
             tir.either(ends, lambda: self.tile.put(kernel.sums, totals), lambda: self.put(number))
@@ -398,25 +420,26 @@ class _RegisterTile:
         kernel, columns, stretch = self.kernel, self.columns, self.stretch
         right = stretch.right
         assert right is not None
-        rows_a = [tir.index_of(kernel.rows_a, i) for i in self.listed]
+        rows = kernel.left.rows(self.listed)
         first = stretch.start if begin is None else begin
         before = tir.hold(number * stretch.length + (first - stretch.start))
         next_start = tir.hold(stretch.start + stretch.ahead)
         starts = [columns.start + v * tir.LANES for v in range(columns.vectors)]
 
-        def read(i: tir.Expr) -> Read:
+        def step(i: tir.Expr) -> None:
             k = first + i
             # A share is shorter than a row, so lines are named several times: that is free.
             part = tir.hold((before + i) * stretch.share)
             for start in starts:
                 right.ask(stretch.j, next_start, part + start)
-            return (
-                lambda r: kernel.a[rows_a[r], k],
-                lambda v: right.load(stretch.j, k, starts[v], columns.lanes(v)),
-            )
+
+            def vector(v: int) -> tir.Expr:
+                return right.load(stretch.j, k, starts[v], columns.lanes(v))
+
+            kernel.left.step(self.tile, rows, k, vector)
 
         count = stretch.length if length is None else length
-        self.tile.multiply(count, UNROLL_K, read, rest=kernel.k % UNROLL_K > 0)
+        tir.unrolled(count, UNROLL_K, step, rest=kernel.k % UNROLL_K > 0)
 
     def write(self, epilogue: Epilogue | None) -> None:
         """Store every vector, but not of repeated rows; without an epilogue the sums as they are,

@@ -6,7 +6,17 @@ from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
-from pitc.ir.plans.ops import ANY, LIVE_COUNTS, OWN, KernelPlan, Plan, Region, Step
+from pitc.ir.plans.ops import (
+    ANY,
+    LIVE_COUNTS,
+    OWN,
+    WEIGHT,
+    Contract,
+    KernelPlan,
+    Plan,
+    Region,
+    Step,
+)
 
 TYPES = {
     **{"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16},
@@ -26,7 +36,9 @@ def wrong_kernel(plan: Plan, symbols: Collection[str] | None) -> Iterator[str]:
 def type_of_operand(plan: Plan, name: str) -> ir.DataType | None:
     """The type that an operand must have; None where it may have any."""
     kind = plan.operands[name].type
-    if kind == OWN and isinstance(plan, KernelPlan):
+    if kind == WEIGHT and isinstance(plan, Contract) and plan.rounded:
+        kind = "bfloat16"
+    elif kind in (OWN, WEIGHT) and isinstance(plan, KernelPlan):
         kind = plan.dtype
     return None if kind == ANY else TYPES[kind]
 

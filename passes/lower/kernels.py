@@ -63,6 +63,9 @@ def _of_contract(plan: Contract, target: Target) -> Roles:
     def request(family: str, params: Mapping[str, int | str]) -> KernelRequest:
         return _request(plan, target, family, params)
 
+    if plan.rounded:
+        return {"dense": KernelRequest.of("gather_gemm", "bfloat16", **_product(plan))}
+
     stored: Params = {}
     if plan.right != "panels":
         stored = {"factor": int(plan.factor > 0), "stored": plan.right}

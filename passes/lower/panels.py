@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.nodes import Array
-from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
+from pitc.ir.panels import PANEL_WIDTH, pack_panels, pair_panels, panel_count
 from pitc.ir.widened import Widened
 from pitc.passes.lower.builder import Builder
 from pitc.passes.regions.matrix import Matrix
@@ -15,15 +15,27 @@ from pitc.passes.regions.matrix import Matrix
 
 @dataclass(slots=True)
 class Panels:
-    """Weights that a compiled graph holds as panels: names of the source weight and of the
-    panels.
+    """Weights that a compiled graph holds as panels.
+
+    Args:
+        made: Panels by what they are of: the weight's name, whether it is transposed, its sizes.
+        rounded: Those of bfloat16.
     """
 
     made: dict[tuple[str, bool, int, int], ir.Value] = field(default_factory=dict)
+    rounded: dict[tuple[str, bool, int, int], ir.Value] = field(default_factory=dict)
 
-    def value(self, build: Builder, weight: Matrix) -> ir.Value:
-        """The panels of a constant, made once and computed when they are written."""
+    def value(self, build: Builder, weight: Matrix, *, rounded: bool = False) -> ir.Value:
+        """The panels of a constant, made once and computed when they are written.
+
+        Args:
+            build: Adds nodes.
+            weight: The constant.
+            rounded: To bfloat16, in pairs of rows.
+        """
         key = (weight.value.name or "", weight.transposed, weight.k, weight.n)
+        if rounded:
+            return self._rounded(build, weight, key)
         if key not in self.made:
             tensor = weight.value.const_value  # by then it may be in the artifact
             assert tensor is not None
@@ -36,10 +48,31 @@ class Panels:
         return self.made[key]
 
 
+    def _rounded(
+        self, build: Builder, weight: Matrix, key: tuple[str, bool, int, int]
+    ) -> ir.Value:
+        if key not in self.rounded:
+            tensor = weight.value.const_value
+            assert tensor is not None
+            make = partial(_pairs, weight, tensor)
+            shape = (panel_count(weight.n), -(-weight.k // 2), 2 * PANEL_WIDTH)
+            stem = f"{key[0]}.bfloat16"
+            self.rounded[key] = build.lazy_constant(stem, make, shape, ir.DataType.BFLOAT16)
+        return self.rounded[key]
+
+
 def _panels(weight: Matrix, tensor: ir.TensorProtocol) -> Array:
-    w = tensor.numpy()
-    w = w.reshape(weight.n, weight.k).T if weight.transposed else w.reshape(weight.k, weight.n)
+    w = _matrix(weight, tensor)
     return pack_panels(w, w.dtype)
+
+
+def _pairs(weight: Matrix, tensor: ir.TensorProtocol) -> Array:
+    return pair_panels(_matrix(weight, tensor))
+
+
+def _matrix(weight: Matrix, tensor: ir.TensorProtocol) -> Array:
+    w = tensor.numpy()
+    return w.reshape(weight.n, weight.k).T if weight.transposed else w.reshape(weight.k, weight.n)
 
 
 def padded_bias(build: Builder, bias: ir.Value | None, n: int) -> ir.Value:

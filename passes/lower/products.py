@@ -81,8 +81,10 @@ def contract(packed: Packed, product: Product, source: ir.Node, *, skips: bool) 
         skips: Zeros are skipped.
     """
     node, matrix, build = product.node, product.matrix, packed.build
-    operands = {"a": product.a}
-    operands["b"] = packed.panels.value(build, matrix) if matrix.constant else matrix.value
+    rounded = packed.graph.target.rounds and matrix.constant and not skips
+    operands = {"a": product.a, "b": matrix.value}
+    if matrix.constant:
+        operands["b"] = packed.panels.value(build, matrix, rounded=rounded)
     if matrix.factor is not None:
         operands["factor"] = matrix.factor
     if product.bias is not None:
@@ -96,6 +98,7 @@ def contract(packed: Packed, product: Product, source: ir.Node, *, skips: bool) 
         n=matrix.n,
         residual=False,
         right=_layout(matrix),
+        rounded=rounded,
         skips=skips,
     )
     out, dims, how = node.outputs[0], dims_of(packed.graph, node.outputs[0]), plan.op

@@ -95,10 +95,15 @@ def _zero_padded_outputs(low: Lowering) -> None:
 
 
 def _make_contractions(low: Lowering) -> None:
-    """Products by a matrix become packed nodes: those of packed rows, then others with zeros."""
+    """Products by a matrix become packed nodes: those of packed rows, then others with zeros; and
+    where products round their operands, all others.
+    """
     packed = low.packed
     found = [(made, source) for source, made in packed.log.made.items()]
-    for node, source in (*found, *((n, n) for n in low.unpacked)):
+    others = [n for n in low.graph.nodes if packed.graph.target.rounds and n.graph is not None]
+    alone = (n for n in others if n not in low.regions.demand.forms)
+    whole = dict.fromkeys((*low.unpacked, *alone))
+    for node, source in (*found, *((n, n) for n in whole)):
         skips = source in low.regions.skips
         product = product_of(packed.graph, node, source if skips else None)
         if product is not None:

@@ -77,6 +77,7 @@ class Options:
 
     target: str
     padding: str | None
+    precision: str = "float32"
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,7 @@ class KernelRequest:
             case "gather_gemm" | "contract_row" | "contract_tile" | "contract_block":
                 flags = {"_res": p["residual"], "_bits": p.get("bits")}
                 flags["_input_relu"] = p.get("input_relu")
+                flags["_bf16"] = self.dtype == "bfloat16"
                 suffix = "".join(text for text, flag in flags.items() if flag)
                 if p.get("stored"):
                     suffix += f"_{p['stored']}" + ("_factor" if p["factor"] else "")

@@ -38,3 +38,24 @@ def pack_panels(w: "NDArray[Any]", dtype: "DTypeLike" = "float32") -> "NDArray[A
     if split < n:
         panels[full, :, : n - split] = w[:, split:]
     return panels
+
+
+def pair_panels(w: "NDArray[Any]") -> "NDArray[Any]":
+    """Store a weight by column panels of bfloat16, two rows in each word.
+
+    Args:
+        w: float32 `[K, N]`.
+
+    Returns:
+        bfloat16 `[P, ceil(K / 2), 2 * NR]`, C-contiguous: of each column rows 2 i and 2 i + 1 side
+        by side; columns N.., and row K of an odd K, are 0.
+    """
+    import ml_dtypes
+    import numpy as np
+
+    panels = pack_panels(w, ml_dtypes.bfloat16)
+    count, k, width = panels.shape
+    even = np.zeros((count, -(-k // 2) * 2, width), panels.dtype)
+    even[:, :k] = panels
+    pairs = even.reshape(count, -1, 2, width).transpose(0, 1, 3, 2)
+    return np.ascontiguousarray(pairs).reshape(count, -1, 2 * width)

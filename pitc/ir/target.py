@@ -2,6 +2,7 @@
 what the passes have to know of it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -34,6 +35,8 @@ class CpuLevel:
         attention_rows: Keys (scores) or value columns (output) per register tile, for each entry
             of `attention_lanes`; each must divide the key block.
         triple: LLVM's name of its machine; empty: that of the x86-64 on which it is compiled.
+        features: What else it has, in LLVM's words.
+        multiplies_pairs: An instruction adds two products of bfloat16 to a float32 sum.
     """
 
     level: str
@@ -47,6 +50,8 @@ class CpuLevel:
     attention_lanes: tuple[int, ...]
     attention_rows: tuple[int, ...]
     triple: str = ""
+    features: tuple[str, ...] = ()
+    multiplies_pairs: bool = False
 
 
 CPU_LEVELS = (
@@ -54,6 +59,9 @@ CPU_LEVELS = (
     CpuLevel("v3", "x86-64-v3", 8, 16, (6, 16), 32, (4, 16), 64, (16,), (6,)),
 )
 """Of x86-64, best first."""
+
+#: AVX512-BF16 beside `v4`: kernels of bfloat16 are built for it as well.
+V4_BF16 = replace(CPU_LEVELS[0], level="v4_bf16", features=("+avx512bf16",), multiplies_pairs=True)
 
 #: 64-bit Arm: correct on an emulator, tuned on no machine; its tiles and prices are those of `v3`.
 NEON = CpuLevel(
@@ -77,12 +85,19 @@ def cpu_level_of(name: str) -> CpuLevel:
     Raises:
         UsageError: No such level.
     """
-    levels = (*CPU_LEVELS, NEON)
+    levels = (*CPU_LEVELS, V4_BF16, NEON)
     for level in levels:
         if level.level == name:
             return level
     known = ", ".join(x.level for x in levels)
     raise UsageError(f"unknown CPU level {name!r}", hint=f"known levels: {known}")
+
+
+def levels_of(dtype: str, levels: Sequence[CpuLevel]) -> tuple[CpuLevel, ...]:
+    """The levels for which kernels of an element type are built, where these are wanted."""
+    if dtype != "bfloat16" or CPU_LEVELS[0] not in levels or V4_BF16 in levels:
+        return tuple(levels)
+    return (V4_BF16, *levels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +168,8 @@ class Target:
             they take at most 2 % of the time of what can be left out, when all of it lives.
         tested_free_bytes: Of them, those that take no longer than one node takes to start.
         channels: Prices of leaving out channels.
+        rounds: Products by constant matrices round their operands to bfloat16, as the user wants:
+            all of them are nodes of ours.
     """
 
     kind: str
@@ -181,6 +198,7 @@ class Target:
     tested_price: int = 5
     tested_free_bytes: int = 1 << 16
     channels: ChannelPrices = ChannelPrices()
+    rounds: bool = False
 
 
 CPU = Target("cpu", tuple(level.level for level in CPU_LEVELS))

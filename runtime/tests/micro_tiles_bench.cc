@@ -70,7 +70,7 @@ __attribute__((target("avx512f"))) void ReadV4(const float* data, int64_t n) {
 
 void Read(CpuLevel level, const float* data, int64_t n) {
 #if defined(__x86_64__)
-  if (level == CpuLevel::kV4) return ReadV4(data, n);
+  if (level >= CpuLevel::kV4) return ReadV4(data, n);
   if (level == CpuLevel::kV3) return ReadV3(data, n);
 #endif
   for (int64_t i = 0; i < n; i += 16) sink = static_cast<uint64_t>(data[i]);

@@ -68,7 +68,7 @@ inline const ContractPlan* ContractOf(const Plan& plan) {
 inline const CostTable* Costs(const Plan& plan, CpuLevel level) {
   const ContractPlan* contract = ContractOf(plan);
   if (!contract || !contract->skips) return nullptr;
-  return level == CpuLevel::kV4 ? &contract->prices.v4 : &contract->prices.v3;
+  return level >= CpuLevel::kV4 ? &contract->prices.v4 : &contract->prices.v3;
 }
 
 inline OrtValue RandomFloats(Random& random, std::vector<int64_t> dims) {

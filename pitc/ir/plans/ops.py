@@ -48,6 +48,7 @@ Kernels = tuple[tuple[str, str], ...]
 """Symbols of kernels, each behind what it is for."""
 
 ANY, OWN, FLOAT32, INT32, INT64 = "any", "own", "float32", "int32", "int64"
+WEIGHT = "weight"  # own, or bfloat16 where a plan says `rounded`
 """Types of operands: anything, that of the plan's `dtype`, or a type by name."""
 
 
@@ -233,6 +234,8 @@ class Contract(KernelPlan):
         factor: B is `b` times another matrix, element by element: 1; 2 where `b` is a constant of
             finite numbers, so that B is 0 where the factor is.
         tiles: C is computed only where `mask` is not 0, and 0 elsewhere.
+        rounded: B is stored as bfloat16, in pairs of rows, and A is rounded to that where kernels
+            multiply such numbers.
         skips: Zeros are skipped: of the mask if there is one, of B where it is computed, else of A.
         prices: What that costs.
     """
@@ -240,13 +243,15 @@ class Contract(KernelPlan):
     op = "contract"
     only: ClassVar[Limits] = {
         "cpu": {"dtype": "float32"},
-        "cuda": {"bias": "1", "input_relu": "0", "right": "panels", "tiles": "0"},
+        "cuda": {
+            **{"bias": "1", "input_relu": "0", "right": "panels", "rounded": "0", "tiles": "0"}
+        },
     }
     all_operands = (
         Operand("a"),
         Operand("b1", OWN, ("inner",)),
         Operand("bias1", FLOAT32, ("inner_bias",)),
-        Operand("b"),
+        Operand("b", WEIGHT),
         Operand("factor", OWN, ("factor",)),
         Operand("mask", ANY, ("tiles",)),
         Operand("bias", FLOAT32, ("bias",)),
@@ -268,6 +273,7 @@ class Contract(KernelPlan):
     right: Annotated[str, Word(("panels", "kn", "nk"))] = "panels"
     factor: Annotated[int, Whole(0, 2)] = 0
     tiles: Annotated[bool, Flag()] = False
+    rounded: Annotated[bool, Flag()] = False
     skips: Annotated[bool, Flag()] = False
     prices: Annotated[Table, Lines(r"(cost|shape)_\w+_v\d|(clocks|price_\w+)_sm_\d+")] = ()
 

@@ -16,9 +16,9 @@ struct Registers {
   uint32_t a = 0, b = 0, c = 0, d = 0;
 };
 
-Registers Cpuid(uint32_t leaf) {
+Registers Cpuid(uint32_t leaf, uint32_t part = 0) {
   Registers r;
-  __get_cpuid_count(leaf, 0, &r.a, &r.b, &r.c, &r.d);  // the zeros stay if there is no such leaf
+  __get_cpuid_count(leaf, part, &r.a, &r.b, &r.c, &r.d);  // the zeros stay if there is no such leaf
   return r;
 }
 
@@ -51,7 +51,9 @@ CpuLevel MachineCpuLevel() {
   if (!Has(saved, kYmmSaved) || !Has(leaf7, kLeaf7bV3) || !Has(Cpuid(0x80000001).c, kLzcnt)) {
     return CpuLevel::kBaseline;
   }
-  return Has(saved, kZmmSaved) && Has(leaf7, kLeaf7bV4) ? CpuLevel::kV4 : CpuLevel::kV3;
+  if (!Has(saved, kZmmSaved) || !Has(leaf7, kLeaf7bV4)) return CpuLevel::kV3;
+  constexpr uint32_t kBf16 = Bits({5});
+  return Has(Cpuid(7, 1).a, kBf16) ? CpuLevel::kV4Bf16 : CpuLevel::kV4;
 }
 #elif defined(__aarch64__)
 CpuLevel MachineCpuLevel() { return CpuLevel::kNeon; }
@@ -61,6 +63,8 @@ CpuLevel MachineCpuLevel() { return CpuLevel::kBaseline; }
 
 const char* Name(CpuLevel level) {
   switch (level) {
+    case CpuLevel::kV4Bf16:
+      return "v4_bf16";
     case CpuLevel::kV4:
       return "v4";
     case CpuLevel::kV3:

@@ -32,6 +32,8 @@ ContractPlan ReadContract(Fields& in) {
   const bool plain = p.activation == ContractPlan::kNone && !p.bias && !p.residual && !p.factor;
   Require(!p.tiles || (!panels && plain),
           "right=kn or right=nk, activation=none, bias=0, residual=0 and factor=0 beside tiles");
+  Require(!p.rounded || (panels && !p.skips && !on_gpu),
+          "rounded=0 on a GPU, beside skips and without panels");
   p.prices = Prices::Read(in, p.dtype, p.skips);
   return p;
 }

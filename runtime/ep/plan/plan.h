@@ -21,8 +21,11 @@ struct MovePlan {  // pack and unpack
 struct ProductPlan {
   int64_t k, n;
   bool bias;
+  bool rounded = false;  // the right operand is bfloat16, in pairs of rows
 };
-inline ProductPlan ProductOf(const ContractPlan& plan) { return {plan.k, plan.n, plan.bias}; }
+inline ProductPlan ProductOf(const ContractPlan& plan) {
+  return {plan.k, plan.n, plan.bias, plan.rounded};
+}
 // The product in front, if there is one.
 inline ProductPlan InnerOf(const ContractPlan& plan) {
   return {plan.inner.value_or(0), plan.k, plan.inner_bias};

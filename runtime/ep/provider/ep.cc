@@ -180,7 +180,7 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
     return move->unpack ? MakeUnpack(*move, load("move")) : MakePack(*move, load("move"));
 
   const auto& contract = std::get<ContractPlan>(plan.body);
-  const CostTable& costs = level_ == CpuLevel::kV4 ? contract.prices.v4 : contract.prices.v3;
+  const CostTable& costs = level_ >= CpuLevel::kV4 ? contract.prices.v4 : contract.prices.v3;
   const SelectorOptions options{name, trace_, variant_};
   ContractionKernels kernels{load("dense"), {}, {}, {}, {}};
   if (contract.tiles) {

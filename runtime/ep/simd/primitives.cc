@@ -32,7 +32,7 @@ void MicroTileCounts::Scale(double all, double part) {
 
 const Primitives& PrimitivesOf(CpuLevel level) {
 #if defined(__x86_64__)
-  if (level == CpuLevel::kV4) return v4::kPrimitives;
+  if (level >= CpuLevel::kV4) return v4::kPrimitives;
   if (level == CpuLevel::kV3) return v3::kPrimitives;
 #endif
   static_cast<void>(level);

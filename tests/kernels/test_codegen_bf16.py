@@ -1,0 +1,155 @@
+"""gather_gemm over bfloat16: every level, and a model of the instruction that any machine runs."""
+
+import functools
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pitc.codegen import reference
+from pitc.codegen.build.library import levels_of, object_code
+from pitc.codegen.build.link import Part, link_library
+from pitc.codegen.call import KernelLibrary
+from pitc.ir.kernel import KernelRequest
+from pitc.ir.panels import PANEL_WIDTH, pair_panels, panel_count
+from pitc.ir.target import V4_BF16, CpuLevel, cpu_level_of
+from tests.codegen_kernels import IS_EMULATED, LEVELS, Array, guarded, normal
+
+if IS_EMULATED:
+    pytest.skip("of x86-64", allow_module_level=True)
+
+MODEL = replace(V4_BF16, level="model", mcpu="x86-64-v3", features=())
+"""What AVX512-BF16 computes, in steps that every machine has."""
+#: k, n, activation, residual, input_relu: tails of every kind, k in one stretch and in blocks
+SHAPES = [
+    *((1, 1, "none", 0, 0), (3, 5, "relu", 1, 0), (33, 70, "none", 0, 1), (64, 64, "gelu", 1, 0)),
+    *((95, 130, "none", 1, 0), (1001, 66, "none", 0, 1), (3100, 64, "gelu", 1, 0)),
+]
+COUNTS = (0, 1, 2, 3, 5, 6, 7, 13, 97)
+
+
+def request(shape: tuple[int, int, str, int, int]) -> KernelRequest:
+    k, n, activation, residual, relu = shape
+    more = {"input_relu": 1} if relu else {}
+    return KernelRequest.of(
+        *("gather_gemm", "bfloat16"), k=k, n=n, activation=activation, residual=residual, **more
+    )
+
+
+def levels() -> list[CpuLevel]:
+    """Those of this machine, and the model."""
+    machine = Path("/proc/cpuinfo").read_text()
+    here = [cpu_level_of(name) for name in LEVELS]
+    native = [V4_BF16] if "avx512_bf16" in machine else []
+    return [*native, *here, MODEL]
+
+
+@functools.cache
+def kernels() -> KernelLibrary:
+    folder = tempfile.mkdtemp(prefix="pitc-test-bf16-")
+    objects = {
+        f"{request(s).symbol}_{level.level}": object_code(request(s), level)
+        for s in SHAPES
+        for level in levels()
+    }
+    path = Path(folder) / "kernels.so"
+    link_library([Part(objects, ("__TVMBackend*",))], path)
+    return KernelLibrary(path)
+
+
+def near(x: Array) -> Array:
+    """The nearest bfloat16 numbers."""
+    return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def words(w: Array) -> Array:
+    """Panels as kernels see them."""
+    pairs = pair_panels(w)
+    return pairs.view(np.uint32).view(np.float32).reshape(*pairs.shape[:2], PANEL_WIDTH)
+
+
+def run(
+    shape: tuple[int, int, str, int, int], level: CpuLevel, operands: Mapping[str, Array], rows: int
+) -> Array:
+    """C of one call, whose operands end at pages that nobody may touch."""
+    k, n, _, residual, _ = shape
+    bias = np.zeros(panel_count(n) * PANEL_WIDTH, np.float32)
+    bias[:n] = operands["bias"]
+    c = np.full((rows + 2, n), 7.25, np.float32)
+    every = [operands["a"], operands["rows_a"], words(operands["w"]), bias]
+    every += [operands["added"]] if residual else []
+    every += [operands["rows_c"], c]
+    memory = [guarded(x, at_end=bool((i + k) % 2)) for i, x in enumerate(every)]
+    kernels().call(f"{request(shape).symbol}_{level.level}", *memory, 0, rows, 0, panel_count(n))
+    return memory[-1].copy()
+
+
+def operands_of(shape: tuple[int, int, str, int, int], rows: int) -> dict[str, Array]:
+    k, n, *_ = shape
+    rng = np.random.default_rng(rows)
+    return {
+        "a": normal(rng, rows + 1, k),
+        "w": normal(rng, k, n) / np.float32(np.sqrt(k)),
+        "bias": normal(rng, n),
+        "added": normal(rng, rows, n),
+        "rows_a": np.sort(rng.permutation(rows + 1)[:rows]).astype(np.int32),
+        "rows_c": np.sort(rng.permutation(rows + 2)[:rows]).astype(np.int32),
+    }
+
+
+@pytest.mark.parametrize("level", levels(), ids=lambda x: x.level)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sums_are_of_rounded_numbers(
+    shape: tuple[int, int, str, int, int], level: CpuLevel
+) -> None:
+    """Of B always, of A where the machine multiplies such; nothing else is rounded."""
+    for rows in COUNTS:
+        x = operands_of(shape, rows)
+        a = np.maximum(x["a"], 0) if shape[4] else x["a"]
+        a = near(a) if level.multiplies_pairs else a
+        added = x["added"] if shape[3] else None
+        w = near(x["w"])
+        want = reference.gather_gemm(a, x["rows_a"], w, x["bias"], added, shape[2])
+        size = np.abs(a[x["rows_a"]]) @ np.abs(w) + np.abs(x["bias"])
+        c = run(shape, level, x, rows)
+        assert (np.abs(c[x["rows_c"]] - want) <= 2e-6 * size + 4e-7 * np.abs(want) + 1e-7).all()
+        assert (np.delete(c, x["rows_c"], axis=0) == np.float32(7.25)).all()
+
+
+@pytest.mark.skipif(V4_BF16 not in levels(), reason="needs AVX512-BF16")
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_machine_does_what_the_model_says(shape: tuple[int, int, str, int, int]) -> None:
+    """To the bit, but for denormals, which the instruction takes for 0."""
+    x = operands_of(shape, 13)
+    for scale, odd in ((1, False), (1e19, False), (1, True)):
+        some = x | {"a": x["a"] * np.float32(scale), "w": x["w"] * np.float32(scale)}
+        if odd:
+            some["a"].flat[[0, -1]] = np.nan, np.inf
+            some["w"].flat[-1] = -np.inf
+        found = [run(shape, level, some, 13) for level in (V4_BF16, MODEL)]
+        np.testing.assert_array_equal(*found)
+
+
+def test_rows_do_not_depend_on_the_tile() -> None:
+    """The bits of a row are those of the row alone."""
+    shape = SHAPES[-1]
+    x = operands_of(shape, 97)
+    for level in levels():
+        whole = run(shape, level, x, 97)
+        for i in (0, 50, 96):
+            names = ("rows_a", "rows_c", "added")
+            one = x | {name: x[name][i : i + 1] for name in names} | {"rows_c": np.array([0], "i4")}
+            assert np.array_equal(run(shape, level, one, 1)[0], whole[x["rows_c"][i]])
+
+
+def test_levels_of_kernels() -> None:
+    """AVX512-BF16 goes with AVX-512, for bfloat16 alone."""
+    v4, v3 = cpu_level_of("v4"), cpu_level_of("v3")
+    assert levels_of("bfloat16", (v4, v3)) == (V4_BF16, v4, v3)
+    assert levels_of("bfloat16", (v3,)) == (v3,)
+    assert levels_of("float32", (v4, v3)) == (v4, v3)
+    assert levels_of("bfloat16", (V4_BF16, v4)) == (V4_BF16, v4)
