@@ -212,7 +212,10 @@ def test_several_masks_each_of_its_sequence(spelled: str | list[str]) -> None:
     places = {"a.y": TokenPlace("!a.pad", 0, 1), "b.y": TokenPlace("!b.pad", 0, 1)}
     assert compiled.report.tokens == places
     alone = pitc.explain(both(), padding="!a.pad")["cpu"]
-    assert packed(compiled.report) > packed(alone) + 5
+    assert packed(compiled.report) > packed(alone)
+    # of a mask that is not given, only keys are left out, where some key lives
+    texts = [[r.domain for r in report.regions] for report in (compiled.report, alone)]
+    assert [sum("some" not in text for text in found) for found in texts] == [2, 1]
     found = compiled.run(both_feeds())
     assert not found["a.y"][~LIVE].any() and not found["b.y"][~LIVE[:, 2:]].any()
     assert found["a.y"][LIVE].any(axis=-1).all() and found["b.y"][LIVE[:, 2:]].any(axis=-1).all()
