@@ -95,9 +95,7 @@ def compile(
         MachineError: A compiler is missing, or the disk is full.
     """
     stages = Path(dump_ir) if dump_ir is not None else None
-    options = CompileOptions(
-        target, spelled(padding), stages, check, suggest, precision=precision
-    )
+    options = CompileOptions(target, spelled(padding), stages, check, suggest, precision=precision)
     source_path = Path(model) if isinstance(model, str | Path) else None
     if output is not None:
         check_output(Path(output), force=force, source=source_path)
@@ -397,6 +395,7 @@ def explain(
     dump_ir: str | Path | None = None,
     check: bool = False,
     suggest: bool = True,
+    precision: str = "float32",
     tiles: "str | Path | TileTable | None" = None,
     stop_after: str = "",
     progress: Progress | None = None,
@@ -414,7 +413,9 @@ def explain(
         text, hint = f"no stage is named {stop_after!r}", f"stages: {', '.join(STAGES)}"
         raise UsageError(text, hint=hint)
     stages = Path(dump_ir) if dump_ir is not None else None
-    options = CompileOptions(target, spelled(padding), stages, check, suggest, stop_after)
+    options = CompileOptions(
+        target, spelled(padding), stages, check, suggest, stop_after, precision
+    )
     with imported_from(model) as read:
         imported, source = import_model(read, progress)
         lowered = _lowered(read, imported, source, options, tiles, progress)

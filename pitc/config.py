@@ -2,7 +2,7 @@
 
 The file is `pitc.toml`, or the table `[tool.pitc]` of `pyproject.toml`: the nearest one at or above
 the current folder; in one folder, `pitc.toml` goes first. Keys are the long flags without dashes in
-front: `target`, `padding`, `tiles`, `output`, `dump-ir`, `report`, `quiet`.
+front: `target`, `padding`, `precision`, `tiles`, `output`, `dump-ir`, `report`, `quiet`.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pitc.errors import UsageError
-from pitc.options import parse_target
+from pitc.options import PRECISIONS, parse_target
 
 FILE, PROJECT_FILE, TABLE = "pitc.toml", "pyproject.toml", "tool.pitc"
 PREFIX = "PITC_"
@@ -33,6 +33,7 @@ class Defaults(BaseModel):
 
     target: str | None = "auto"
     padding: str | None = None
+    precision: str | None = "float32"
     tiles: str | None = None
     output: str | None = None
     dump_ir: str | None = Field(default=None, alias="dump-ir")
@@ -47,6 +48,13 @@ class Defaults(BaseModel):
                 parse_target(value)
             except UsageError as error:
                 raise ValueError(error.message) from error
+        return value
+
+    @field_validator("precision")
+    @classmethod
+    def _is_precision(cls, value: str | None) -> str | None:
+        if value and value not in PRECISIONS:
+            raise ValueError(f"known: {', '.join(PRECISIONS)}")
         return value
 
 
@@ -87,6 +95,11 @@ class Settings:
     def target(self) -> str:
         """The target; never unset."""
         return self.text("target") or str(BUILT_IN["target"])
+
+    @property
+    def precision(self) -> str:
+        """What products compute with; never unset."""
+        return self.text("precision") or PRECISIONS[0]
 
     @property
     def quiet(self) -> bool:

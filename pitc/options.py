@@ -113,6 +113,12 @@ class CompileOptions:
                 f"unknown precision {self.precision!r}", hint=f"known: {', '.join(PRECISIONS)}"
             )
 
+        if self.precision != PRECISIONS[0] and "cpu" not in self.targets.kinds:
+            raise UsageError(
+                f"precision {self.precision} is of CPUs, and the target {self.target!r} has none",
+                hint="GPUs compute with the types of the model, float32 as tf32",
+            )
+
     @property
     def targets(self) -> Targets:
         """Machines to compile for."""

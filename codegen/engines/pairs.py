@@ -8,29 +8,31 @@ same panels: their words are taken apart, and multiplied by numbers of float32 t
 
 from collections.abc import Callable
 
-from pitc.codegen import tir
+from pitc.codegen import pairs, tir
 from pitc.codegen.engines.cpu import DenseTile, Read
 
 
 class PairTile(DenseTile):
-    """Both operands are words of two numbers (`tir.as_pairs`)."""
+    """Both operands are words of two numbers (`pairs.as_pairs`)."""
 
     def added(self, number: tir.Expr, vector: tir.Expr, total: tir.Expr) -> tir.Expr:
         """A sum and two products more: of the odd numbers first."""
-        return tir.dot_pairs(number, vector, total)
+        return pairs.dot_pairs(number, vector, total)
 
 
 class WideTile(DenseTile):
     """Only the right operand is words of two numbers."""
 
-    def pairs(self, left: Callable[[int, int], tir.Expr], right: Callable[[int], tir.Expr]) -> None:
+    def add_pair(
+        self, left: Callable[[int, int], tir.Expr], right: Callable[[int], tir.Expr]
+    ) -> None:
         """Add two products to each sum.
 
         Args:
             left: The number of a row at the first or second k (0, 1).
             right: A vector of words.
         """
-        halves = (tir.first_of_pairs, tir.second_of_pairs)
+        halves = (pairs.first_of_pairs, pairs.second_of_pairs)
         for half, take in enumerate(halves):
             self.step(self._of(left, right, half, take))
 

@@ -28,7 +28,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from pitc.codegen import tir
+from pitc.codegen import pairs, tir
 from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
 from pitc.codegen.families.left import Left, left_operand
 from pitc.codegen.families.right import Right, Turned, right_operand
@@ -75,7 +75,7 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
     def emit() -> None:
         kernel = _Kernel(params, target)
         native = bool(target.features)
-        with tir.pairing(native=native) if with_pairs else nullcontext():
+        with pairs.pairing(native=native) if with_pairs else nullcontext():
             kernel.emit()
 
     return tir.prim_func(symbol, emit)

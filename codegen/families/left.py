@@ -11,7 +11,7 @@ are multiplied as they are.
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from pitc.codegen import tir
+from pitc.codegen import pairs, tir
 from pitc.codegen.engines.cpu import DenseTile
 from pitc.codegen.engines.pairs import PairTile, WideTile
 from pitc.codegen.vector_math import relu
@@ -94,7 +94,7 @@ class WideRows(Rows):
             last = self.a[rows[r], tir.smaller(at, tir.int64(size - 1))]
             return tir.select(at < size, last, tir.float32(0))
 
-        tile.pairs(number, right)
+        tile.add_pair(number, right)
 
 
 class PairRows:
@@ -144,7 +144,7 @@ class PairRows:
                 start = tir.bind(k + half * tir.LANES)
                 vector = tir.first_lanes(tir.load(self.a, row, start, lanes=lanes), lanes)
             halves.append(tir.keep(relu(vector) if self.input_relu else vector))
-        tir.store(self.words, tir.as_pairs(*halves), place)
+        tir.store(self.words, pairs.as_pairs(*halves), place)
 
     def rows(self, listed: Sequence[tir.Expr]) -> list[tir.Expr]:
         """Where they begin."""

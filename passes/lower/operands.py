@@ -44,6 +44,7 @@ def _fuse_inner(packed: Packed, node: ir.Node, plan: Contract) -> bool:
     front = plan_of(inner)
     assert isinstance(front, Contract)
     plain = front.activation == "relu" and not front.residual and not front.skips
+    plain = plain and front.rounded is None
     if not plain or front.scatter or not _is_alone(graph, inner.outputs[0], node):
         return False
     given, operands = operands_of(inner), operands_of(node)

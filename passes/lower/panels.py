@@ -47,10 +47,7 @@ class Panels:
             )
         return self.made[key]
 
-
-    def _rounded(
-        self, build: Builder, weight: Matrix, key: tuple[str, bool, int, int]
-    ) -> ir.Value:
+    def _rounded(self, build: Builder, weight: Matrix, key: tuple[str, bool, int, int]) -> ir.Value:
         if key not in self.rounded:
             tensor = weight.value.const_value
             assert tensor is not None

@@ -98,7 +98,7 @@ def contract(packed: Packed, product: Product, source: ir.Node, *, skips: bool) 
         n=matrix.n,
         residual=False,
         right=_layout(matrix),
-        rounded=rounded,
+        rounded="bfloat16" if rounded else None,
         skips=skips,
     )
     out, dims, how = node.outputs[0], dims_of(packed.graph, node.outputs[0]), plan.op

@@ -78,7 +78,9 @@ def rules_of(
         padding=live,
         token_outputs=compiled.report.tokens,
         tolerance=tolerance,
-        arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
+        arithmetic=arithmetic_on(
+            session, arithmetic_of(load_model(source)), compiled.manifest.options.precision
+        ),
         double=lambda: run_in_double(load_model(source), unoptimised_options),
         plain=lambda: partial(run_session, plain(unoptimised_options())[0]),
     )

@@ -23,7 +23,7 @@ from pitc.ir.plan import CUDA_EP_NAME
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-QUANTISED, TF32 = "quantised", "tf32"
+QUANTISED, TF32, ROUNDED = "quantised", "tf32", "products of bfloat16"
 
 #: Largest norm-wise relative error by arithmetic; integers and booleans must be equal. Where it is
 #: measured as well (`MEASURED`), the least that is allowed. 2^-8 is half a step of 7 bits; tf32 has
@@ -34,6 +34,7 @@ FLOORS: Mapping[str, float] = {
     "float16": 4e-3,
     TF32: 4e-3,
     QUANTISED: 2.0**-8,
+    ROUNDED: 3e-2,
     "bfloat16": 3e-2,
 }
 MEASURED = frozenset({"float16", "bfloat16", QUANTISED})
@@ -141,10 +142,13 @@ def arithmetic_of(model: "ir.Model") -> dict[str, frozenset[str]]:
 
 
 def arithmetic_on(
-    session: Any, arithmetic: Mapping[str, frozenset[str]]
+    session: Any, arithmetic: Mapping[str, frozenset[str]], precision: str = "float32"
 ) -> dict[str, frozenset[str]]:
-    """The same where the compiled model runs in a session: on GPUs, float32 is tf32."""
-    more = {TF32} if CUDA_EP_NAME in session.get_providers() else set()
+    """The same where the compiled model runs in a session: on GPUs, float32 is tf32; on CPUs,
+    products may round their operands.
+    """
+    on_gpu = CUDA_EP_NAME in session.get_providers()
+    more = {TF32} if on_gpu else {ROUNDED} if precision == "bf16" else set()
     return {name: kinds | more for name, kinds in arithmetic.items()}
 
 

@@ -88,6 +88,7 @@ def _asked(options: "Compile", settings: "Settings") -> dict[str, Any]:
     return {
         "target": settings.target,
         "padding": settings.text("padding"),
+        "precision": settings.precision,
         "dump_ir": settings.path("dump_ir"),
         "check": options.check,
         "suggest": options.suggest,

@@ -95,6 +95,7 @@ def _reports(options: "Explain") -> tuple[list[Report], Mapping[str, str]]:
         options.model,
         settings.target,
         settings.text("padding"),
+        precision=settings.precision,
         suggest=options.suggest,
         tiles=settings.path("tiles"),
     )

@@ -41,6 +41,7 @@ def open_model(options: Any, against: Path | None = None) -> Opened:
                 model,
                 settings.target,
                 settings.text("padding"),
+                precision=settings.precision,
                 tiles=settings.path("tiles"),
                 progress=steps,
                 kernel_progress=steps.kernels,
@@ -50,7 +51,7 @@ def open_model(options: Any, against: Path | None = None) -> Opened:
 
 def no_options_of_an_artifact(options: Any) -> None:
     """Refuse options that an artifact was compiled with."""
-    for name in ("padding", "target"):
+    for name in ("padding", "target", "precision"):
         if getattr(options, name, None) is not None:
             text, hint = f"an artifact has its {name} already", f"omit --{name}"
             raise UsageError(text, path=options.model, hint=hint)

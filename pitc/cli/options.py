@@ -43,6 +43,15 @@ Target = Annotated[
         autocompletion=lambda: ["auto", "cpu", "cpu:v4", "cpu:v3", "cuda", "cpu,cuda"],
     ),
 ]
+Precision = Annotated[
+    str | None,
+    sparsity_option(
+        metavar="TYPE",
+        help="float32 (the default), or bf16: products by constant matrices round both operands to "
+        "bfloat16, and add up in float32, on CPUs that multiply such numbers (AVX512-BF16).",
+        autocompletion=lambda: ["float32", "bf16"],
+    ),
+]
 Json = Annotated[bool, output_option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool | None, output_option("--quiet", "-q", help="Show no progress.")]
 ReportFile = Annotated[
@@ -119,6 +128,7 @@ class Compile(Printed):
         help="The artifact to make; default: MODEL.pitc here.",
     )
     target: Target = None
+    precision: Precision = None
     padding: Padding = None
     tiles: Path | None = sparsity_option(
         None,
@@ -186,6 +196,7 @@ class Verify(Printed):
     input: Inputs = None
     padding: Padding = None
     target: Target = None
+    precision: Precision = None
     facts: bool = Option(False, "--facts", help="Also audit every proven fact.")
     custom_ops: CustomOps = None
     tolerance: Tolerance = None
@@ -213,6 +224,7 @@ class Bench(Printed):
     input: Inputs = None
     padding: Padding = None
     target: Target = None
+    precision: Precision = None
     lengths: str | None = inputs_option(
         None,
         metavar="N,N,...",
@@ -273,6 +285,7 @@ class Explain(Printed):
     model: Either
     padding: Padding = None
     target: Target = None
+    precision: Precision = None
     node: str | None = Option(
         None,
         metavar="PATTERN",

@@ -12,7 +12,14 @@ from typing import Literal
 from pitc.artifact.check import ONNXRUNTIME_MIN
 from pitc.errors import PitcError, PitcWarning
 from pitc.host.cuda import cuda_driver, has_nvidia_gpu
-from pitc.host.machine import LEVEL_NAMES, cpu_level, cpu_name, installed, python_version
+from pitc.host.machine import (
+    LEVEL_NAMES,
+    cpu_level,
+    cpu_name,
+    installed,
+    multiplies_pairs,
+    python_version,
+)
 from pitc.options import LEVELS
 from pitc.version import __version__
 
@@ -64,7 +71,8 @@ def _packages() -> Iterator[Finding]:
 
 def _cpu() -> Iterator[Finding]:
     if level := cpu_level():
-        yield Finding("cpu", "ok", f"{cpu_name()}: level {level} ({LEVEL_NAMES[level]})")
+        units = ", AVX512-BF16 for --precision bf16" if multiplies_pairs() else ""
+        yield Finding("cpu", "ok", f"{cpu_name()}: level {level} ({LEVEL_NAMES[level]}{units})")
     else:
         detail = f"{cpu_name()}: neither AVX-512 nor AVX2; models run their source graph"
         yield Finding("cpu", "warn", detail)

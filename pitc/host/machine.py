@@ -28,6 +28,12 @@ def cpu_level() -> str | None:
 
 
 @cache
+def multiplies_pairs() -> bool:
+    """True where the CPU has an instruction for products of bfloat16 (AVX512-BF16)."""
+    return cpu_level() == "v4" and "avx512_bf16" in _cpu_field("flags").split()
+
+
+@cache
 def cpu_name() -> str:
     """The CPU's own name, or the architecture where it has none."""
     return _cpu_field("model name") or platform.machine() or "unknown"

@@ -12,7 +12,7 @@ from pitc.ir.cuda_variants import dense_tiles, offers_of, tile_time
 from pitc.ir.gpu_speed import clocks_of
 from pitc.ir.plans.ops import Attention, Contract
 from pitc.ir.report import KernelRecord
-from pitc.ir.target import Target, cpu_level_of
+from pitc.ir.target import V4_BF16, Target, cpu_level_of, levels_of
 from pitc.ir.variants import ITEM_BYTES, VARIANTS
 
 
@@ -48,6 +48,11 @@ def kernels_of(plan: Contract | Attention, target: Target, rows: int | None = No
         ]
     else:
         pairs = [(x.level, *x.gemm_tile) for x in levels]
+    engine = "cpu"
+    if isinstance(plan, Contract) and plan.rounded:
+        levels = list(levels_of("bfloat16", levels))
+        pairs = [(x.level, *x.gemm_tile) for x in levels]
+        engine = "avx512_bf16, cpu" if V4_BF16 in levels else engine
     cut: tuple[str, ...] = ()
     if isinstance(plan, Contract) and plan.skips:
         found = [(v.name, v.micro_tile()) for v in VARIANTS.values() if v.pit_axis]
@@ -55,7 +60,7 @@ def kernels_of(plan: Contract | Attention, target: Target, rows: int | None = No
         if plan.tiles:  # of C, which lists columns for as many rows
             cut = tuple(f"{name} {tile.k}x1" for name, tile in found if tile.m == 1)
     tiles = tuple(f"{level}:{m}x{n}" for level, m, n in pairs)
-    return Kernels("cpu", KernelRecord(plan.op, tiles, cut))
+    return Kernels(engine, KernelRecord(plan.op, tiles, cut))
 
 
 def _on_cuda(plan: Contract | Attention, archs: tuple[str, ...], rows: int | None) -> Kernels:

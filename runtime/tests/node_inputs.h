@@ -115,7 +115,7 @@ inline OrtValue RandomPanels(Random& random, int64_t k, int64_t n, int64_t width
 // among the others; where `odd`, the left one does, too.
 inline std::vector<OrtValue> MakeRightInputs(const ContractPlan& plan, Random& random, int64_t t,
                                              bool odd) {
-  const auto [k, n, bias] = ProductOf(plan);
+  const int64_t k = plan.k, n = plan.n;
   std::vector<int64_t> dims{t, k};
   if (t % 2) dims.insert(dims.begin(), 1);
   const bool turned = plan.right == ContractPlan::kNk;
@@ -133,7 +133,7 @@ inline std::vector<OrtValue> MakeRightInputs(const ContractPlan& plan, Random& r
     if (random.Below(3) == 0) mask = OrtValue::Of(kBoolType, {t, n}, live);
     inputs.push_back(mask);
   }
-  if (bias) inputs.push_back(RandomFloats(random, {n}));
+  if (plan.bias) inputs.push_back(RandomFloats(random, {n}));
   if (plan.residual) inputs.push_back(RandomFloats(random, {t, n}));
   return inputs;
 }
@@ -251,7 +251,7 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
   if (const ContractPlan* p = ContractOf(plan)) {
     if (p->right != ContractPlan::kPanels)
       return MakeRightInputs(*p, random, domain.Count(), random.Below(4) == 0);
-    const auto [k, n, bias] = ProductOf(*p);
+    const int64_t k = p->k, n = p->n;
     const int64_t width = int64_t{1} << random.Below(5), t = domain.Count();
     std::vector<int64_t> dims = p->gather ? domain.extents : std::vector<int64_t>{t};
     dims.push_back(LeftColumns(*p));
@@ -260,7 +260,7 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     if (p->inner) inputs.push_back(RandomPanels(random, *p->inner, k, 64));
     if (p->inner_bias) inputs.push_back(RandomFloats(random, {k}));
     inputs.push_back(RandomPanels(random, k, n, width));
-    if (bias) inputs.push_back(RandomFloats(random, {n}));
+    if (p->bias) inputs.push_back(RandomFloats(random, {n}));
     if (p->residual) inputs.push_back(RandomFloats(random, {t, n}));
     if (p->gather || p->scatter) {
       inputs.push_back(domain.Rows());

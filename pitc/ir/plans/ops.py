@@ -234,8 +234,8 @@ class Contract(KernelPlan):
         factor: B is `b` times another matrix, element by element: 1; 2 where `b` is a constant of
             finite numbers, so that B is 0 where the factor is.
         tiles: C is computed only where `mask` is not 0, and 0 elsewhere.
-        rounded: B is stored as bfloat16, in pairs of rows, and A is rounded to that where kernels
-            multiply such numbers.
+        rounded: What operands are rounded to: B is stored so, in pairs of rows, and A is rounded
+            where kernels multiply such numbers. None: they are not.
         skips: Zeros are skipped: of the mask if there is one, of B where it is computed, else of A.
         prices: What that costs.
     """
@@ -244,7 +244,7 @@ class Contract(KernelPlan):
     only: ClassVar[Limits] = {
         "cpu": {"dtype": "float32"},
         "cuda": {
-            **{"bias": "1", "input_relu": "0", "right": "panels", "rounded": "0", "tiles": "0"}
+            **{"bias": "1", "input_relu": "0", "right": "panels", "rounded": "", "tiles": "0"}
         },
     }
     all_operands = (
@@ -273,7 +273,7 @@ class Contract(KernelPlan):
     right: Annotated[str, Word(("panels", "kn", "nk"))] = "panels"
     factor: Annotated[int, Whole(0, 2)] = 0
     tiles: Annotated[bool, Flag()] = False
-    rounded: Annotated[bool, Flag()] = False
+    rounded: Annotated[str | None, Word(("bfloat16",))] = None
     skips: Annotated[bool, Flag()] = False
     prices: Annotated[Table, Lines(r"(cost|shape)_\w+_v\d|(clocks|price_\w+)_sm_\d+")] = ()
 

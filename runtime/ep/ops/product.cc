@@ -19,9 +19,9 @@ PanelExtents CheckPanels(const ProductPlan& plan, Element type, const Tensor& b)
   if (plan.rounded) {  // of words of two numbers
     const int64_t count = PanelCount(plan.n), pairs = StepCount(plan.k, 2);
     ExpectNumbers(b, Element::kBfloat16, 3, 3);
-    Expect(b.shape.dims[0] == count && b.shape.dims[1] == pairs &&
-               b.shape.dims[2] == 2 * kPanelWidth,
-           b, "as [", count, ", ", pairs, ", ", 2 * kPanelWidth, "]");
+    Expect(
+        b.shape.dims[0] == count && b.shape.dims[1] == pairs && b.shape.dims[2] == 2 * kPanelWidth,
+        b, "as [", count, ", ", pairs, ", ", 2 * kPanelWidth, "]");
     Product({count, pairs, kPanelWidth}, b.role);
     return {count, pairs, kPanelWidth};
   }

@@ -33,7 +33,7 @@ ContractPlan ReadContract(Fields& in) {
   Require(!p.tiles || (!panels && plain),
           "right=kn or right=nk, activation=none, bias=0, residual=0 and factor=0 beside tiles");
   Require(!p.rounded || (panels && !p.skips && !on_gpu),
-          "rounded=0 on a GPU, beside skips and without panels");
+          "no rounded on a GPU, beside skips and without panels");
   p.prices = Prices::Read(in, p.dtype, p.skips);
   return p;
 }

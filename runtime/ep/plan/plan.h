@@ -24,7 +24,7 @@ struct ProductPlan {
   bool rounded = false;  // the right operand is bfloat16, in pairs of rows
 };
 inline ProductPlan ProductOf(const ContractPlan& plan) {
-  return {plan.k, plan.n, plan.bias, plan.rounded};
+  return {plan.k, plan.n, plan.bias, plan.rounded.has_value()};
 }
 // The product in front, if there is one.
 inline ProductPlan InnerOf(const ContractPlan& plan) {
