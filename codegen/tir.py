@@ -293,11 +293,6 @@ def streaming() -> Iterator[None]:
         yield
 
 
-def first_lanes(value: Expr, lanes: int) -> Expr:
-    """A vector of floats with 0 behind its first lanes."""
-    return value if lanes == LANES else T.Select(_first(lanes, LANES), value, splat(0))
-
-
 def stream(buffer: Buffer, value: Expr, *index: Expr) -> None:
     """Store a vector past the caches; its address must be a multiple of 64 bytes (`aligned`)."""
     pointer = T.address_of(buffer[tuple(index)])

@@ -118,6 +118,7 @@ class PairRows:
         # Rows a power of two apart would share few lines of the caches.
         self.stride = words + tir.LANES
         self.words = tir.workspace(most * self.stride)
+        self.rest = tir.workspace(2 * tir.LANES)
         self.first: tir.Expr = None
 
     def bring(self, first: tir.Expr, count: tir.Expr) -> None:
@@ -128,23 +129,26 @@ class PairRows:
         with tir.serial(tir.int64(0), count) as i:
             row = tir.hold(tir.index_of(self.listed, first + i))
             place = tir.hold(i * self.stride)
-            with tir.serial(tir.int64(0), tir.int64(whole)) as s:
-                self.round(row, s * step, place + s * tir.LANES, step)
+            if whole:
+                with tir.serial(tir.int64(0), tir.int64(whole)) as s:
+                    self.round(self.a, (row, s * step), place + s * tir.LANES)
             if rest:
-                end = tir.int64(whole)
-                self.round(row, end * step, place + end * tir.LANES, rest)
+                self.copy_rest(row, rest)
+                self.round(self.rest, (tir.int64(0),), place + whole * tir.LANES)
 
-    def round(self, row: tir.Expr, k: tir.Expr, place: tir.Expr, count: int) -> None:
-        """A vector of words; behind the last number stands 0."""
-        halves = []
+    def round(self, source: tir.Buffer, start: tuple[tir.Expr, ...], place: tir.Expr) -> None:
+        """A vector of words, of 32 numbers from one on."""
+        *lead, first = start
+        halves = [tir.load(source, *lead, first + half * tir.LANES) for half in range(2)]
+        kept = [tir.keep(relu(x) if self.input_relu else x) for x in halves]
+        tir.store(self.words, pairs.as_pairs(*kept), place)
+
+    def copy_rest(self, row: tir.Expr, count: int) -> None:
+        """The last numbers of a row, and 0 behind them."""
         for half in range(2):
-            lanes = min(max(count - half * tir.LANES, 0), tir.LANES)
-            vector = tir.splat(0)
-            if lanes:
-                start = tir.bind(k + half * tir.LANES)
-                vector = tir.first_lanes(tir.load(self.a, row, start, lanes=lanes), lanes)
-            halves.append(tir.keep(relu(vector) if self.input_relu else vector))
-        tir.store(self.words, pairs.as_pairs(*halves), place)
+            tir.store(self.rest, tir.splat(0), tir.int64(half * tir.LANES))
+        for i in range(count):
+            tir.assign(self.rest, self.a[row, self.k - count + i], tir.int64(i))
 
     def rows(self, listed: Sequence[tir.Expr]) -> list[tir.Expr]:
         """Where they begin."""
