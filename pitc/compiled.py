@@ -7,7 +7,7 @@ import warnings
 import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from pitc.artifact.check import Check, check_artifact
 from pitc.artifact.folder import copy_folder
 from pitc.artifact.manifest import FALLBACK, GRAPHS, MODEL, Manifest, report_from_dict
 from pitc.errors import ArtifactError, MachineError, ModelError, PitcWarning, UsageError
+from pitc.host.machine import multiplies_pairs
 from pitc.ir.plan import EP_NAME
 from pitc.ir.report import Report
 from pitc.options import Kind, parse_target
@@ -30,6 +31,13 @@ from pitc.session import (
 )
 
 _log = logging.getLogger("pitc.session")
+
+
+@cache
+def _tell_without_pairs() -> None:
+    """Say once that products run in float32, where the CPU multiplies no bfloat16 numbers."""
+    if not multiplies_pairs():
+        _log.warning("this CPU has no AVX512-BF16: products of bf16 artifacts run in float32")
 
 
 class CompiledModel:
@@ -182,6 +190,8 @@ class CompiledModel:
 
             make = make_cuda_session if kind == "cuda" else make_session
             _log.info("a session on %s of %s", kind, graph)
+            if kind == "cpu" and self.manifest.options.precision == "bf16":
+                _tell_without_pairs()
             try:
                 return make(graph, options)
             except Exception as error:

@@ -4,7 +4,7 @@ Every field is there and no other, each of its declared type; nothing is convert
 artifact runs, no library for this need be installed.
 """
 
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -29,7 +29,9 @@ def read_record(kind: type[R], body: object, place: str = "") -> R:
     if not isinstance(body, dict):
         raise _wrong(place, "an object", body)
     hints = get_type_hints(kind)
-    names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    known = fields(kind)  # type: ignore[arg-type]
+    # what was written before a field came has its default
+    names = [f.name for f in known if f.name in body or f.default is MISSING]
     for name in [n for n in (*names, *body) if (n in hints) != (n in body)]:
         found = "no such field" if name in body else "a field"
         raise ValueError(f"{_below(place, name)}: expected {found}")

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -109,6 +110,20 @@ inline OrtValue SparseFloats(Random& random, std::vector<int64_t> dims) {
 
 inline OrtValue RandomPanels(Random& random, int64_t k, int64_t n, int64_t width) {
   return RandomFloats(random, {(n + width - 1) / width, k, width});
+}
+
+// Words of two rows of bfloat16 numbers, and 0 behind the last row.
+inline OrtValue RandomPairs(Random& random, int64_t k, int64_t n) {
+  std::vector<int64_t> dims{PanelCount(n), (k + 1) / 2, 2 * kPanelWidth};
+  std::vector<uint16_t> halves(static_cast<size_t>(dims[0] * dims[1] * dims[2]));
+  for (size_t i = 0; i < halves.size(); ++i) {
+    const auto pair = static_cast<int64_t>(i) / dims[2] % dims[1];
+    const float x = static_cast<float>(random.Below(2001) - 1000) / 500;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (2 * pair + static_cast<int64_t>(i % 2) < k) halves[i] = static_cast<uint16_t>(bits >> 16);
+  }
+  return OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, std::move(dims), halves);
 }
 
 // Inputs of a product of `t` rows whose right operand holds many zeros, and NaN and infinities
@@ -259,7 +274,7 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     inputs.push_back(p->skips ? SparseFloats(random, dims) : RandomFloats(random, dims));
     if (p->inner) inputs.push_back(RandomPanels(random, *p->inner, k, 64));
     if (p->inner_bias) inputs.push_back(RandomFloats(random, {k}));
-    inputs.push_back(RandomPanels(random, k, n, width));
+    inputs.push_back(p->rounded ? RandomPairs(random, k, n) : RandomPanels(random, k, n, width));
     if (p->bias) inputs.push_back(RandomFloats(random, {n}));
     if (p->residual) inputs.push_back(RandomFloats(random, {t, n}));
     if (p->gather || p->scatter) {

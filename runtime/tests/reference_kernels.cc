@@ -2,6 +2,7 @@
 // stand in for generated kernels in tests, also under sanitizers. Shapes are in the symbols, so the
 // list at the end is what tests may use.
 #include <cstring>
+#include <vector>
 #include <limits>
 
 #include "kernel_args.h"
@@ -121,6 +122,34 @@ int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activatio
     }
   }
   return 0;
+}
+
+// The same of words of two bfloat16 numbers.
+int RoundedGemm(const Any* raw, int32_t count, int k, int n, Activation activation) {
+  Args args(raw, count);
+  args.Floats(2), args.Int32s(1);
+  const Tensor* const words = args.Floats(3);
+  if (!args.Good()) return -1;
+  const int64_t panels = words->shape[0], pairs = words->shape[1], width = words->shape[2];
+  args.Demand(pairs == (k + 1) / 2 && width == 64, "words");
+  if (!args.Good()) return -1;
+  std::vector<float> wide(static_cast<size_t>(panels * k * width));
+  for (int64_t j = 0; j < panels; ++j) {
+    for (int64_t l = 0; l < k; ++l) {
+      for (int64_t i = 0; i < width; ++i) {
+        const uint32_t word = Data<uint32_t>(words)[(j * pairs + l / 2) * width + i];
+        const uint32_t bits = l % 2 ? word & 0xFFFF0000u : word << 16;
+        memcpy(&wide[static_cast<size_t>((j * k + l) * width + i)], &bits, sizeof bits);
+      }
+    }
+  }
+  int64_t shape[] = {panels, k, width};
+  Tensor b = *words;
+  b.data = wide.data();
+  b.shape = shape;
+  std::vector<Any> given(raw, raw + count);
+  given[2].v_ptr = &b;
+  return GatherGemm(given.data(), count, k, n, activation, false, 0);
 }
 
 int Panels(const Any* raw, int32_t count, int k) {
@@ -364,6 +393,7 @@ STORED(69, 2100, none)
 STORED(70, 5, none)
 STORED(70, 5, relu)
 STORED(8000, 2100, none)
+KERNEL(gather_gemm_k5_n70_relu_bf16, RoundedGemm, 5, 70, Activation::relu)
 KERNEL(gather_gemm_k3_n70_relu_bits, GatherGemm, 3, 70, Activation::relu, false, 0, true)
 ATTENTION(1, 1)
 ATTENTION(4, 4)

@@ -125,6 +125,17 @@ def test_padding_and_the_artifact(tmp_path: Path) -> None:
     assert whys == {f"{ROUNDED} arithmetic"}
 
 
+def test_a_machine_without_the_units_says_so_once(
+    compiled: pitc.CompiledModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pitc.compiled.multiplies_pairs", lambda: False)
+    pitc.compiled._tell_without_pairs.cache_clear()
+    for _ in range(2):
+        compiled.session(quiet_options())
+    said = [r.message for r in caplog.records if "AVX512-BF16" in r.message]
+    assert said == ["this CPU has no AVX512-BF16: products of bf16 artifacts run in float32"]
+
+
 def test_what_is_refused() -> None:
     with pytest.raises(UsageError, match="unknown precision 'fp8'"):
         pitc.compile(model(), precision="fp8")

@@ -116,7 +116,8 @@ def test_print_config(run: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert lines["target"].endswith("# flag --target")
     assert lines["padding"].endswith(f"# {here / 'pitc.toml'}")
     assert lines["quiet"].endswith("# environment PITC_QUIET")
-    assert tomllib.loads(out) == {"target": "cpu:v3", "padding": 'mask "a"', "quiet": True}
+    wanted = {"target": "cpu:v3", "padding": 'mask "a"', "precision": "float32", "quiet": True}
+    assert tomllib.loads(out) == wanted
     body = json.loads(run("compile", "--print-config", "--json")[1])["config"]
     assert body["dump-ir"] == {"value": None, "origin": "default"}
     (here / "pitc.toml").write_text(out)  # what is printed can be used
