@@ -2,8 +2,8 @@
 // stand in for generated kernels in tests, also under sanitizers. Shapes are in the symbols, so the
 // list at the end is what tests may use.
 #include <cstring>
-#include <vector>
 #include <limits>
+#include <vector>
 
 #include "kernel_args.h"
 
