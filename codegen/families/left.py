@@ -23,9 +23,6 @@ Load = Callable[[int], tir.Expr]
 class Left(Protocol):
     """A left operand."""
 
-    unit: int
-    """Numbers of a row that a step multiplies."""
-
     def bring(self, first: tir.Expr, count: tir.Expr) -> None:
         """Have some rows of the list there, from `first` on."""
         ...
@@ -52,8 +49,6 @@ class Rows:
         input_relu: Numbers below 0 stand for 0.
     """
 
-    unit = 1
-
     def __init__(self, a: tir.Buffer, listed: tir.Buffer, *, input_relu: bool) -> None:
         self.a, self.listed, self.input_relu = a, listed, input_relu
 
@@ -75,8 +70,6 @@ class Rows:
 
 class WideRows(Rows):
     """The same beside words of two numbers."""
-
-    unit = 2
 
     def tile(self, rows: int, vectors: int) -> DenseTile:
         """Sums."""
@@ -106,8 +99,6 @@ class PairRows:
         most: Rows of a block.
         input_relu: Numbers below 0 stand for 0.
     """
-
-    unit = 2
 
     def __init__(
         self, a: tir.Buffer, listed: tir.Buffer, most: tir.Expr, *, input_relu: bool
