@@ -86,7 +86,8 @@ def pitc(workload: Workload) -> Infer:
     import pitc
 
     folder = workload.model.with_suffix(".pitc")
-    pitc.compile(workload.model, padding=workload.padding).save(folder)
+    made = pitc.compile(workload.model, padding=workload.padding, precision=workload.precision)
+    made.save(folder)
     session = pitc.load(folder).session(session_options())
     return _first_output(session)
 
@@ -96,8 +97,10 @@ def _first_output(session: Any) -> Infer:
 
 
 def openvino(workload: Workload) -> Infer:
-    """OpenVINO in f32, one thread, one stream."""
-    request = compiled_by_openvino(workload.model).create_infer_request()
+    """OpenVINO, one thread, one stream: in f32, or beside bf16 as it comes."""
+    as_it_comes = workload.precision == "bf16"
+    compiled = compiled_by_openvino(workload.model, as_it_comes=as_it_comes)
+    request = compiled.create_infer_request()
     return lambda feeds: request.infer(feeds)[0]
 
 

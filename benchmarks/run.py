@@ -25,7 +25,7 @@ from benchmarks.worst_cases import WorstCase
 from pitc.measure.timing import interleave, ratio
 
 #: Norm-wise relative error of answers, per entry of the batch, by what a model computes in.
-TOLERANCES = {"float32": 1e-5, "float16": 4e-3}
+TOLERANCES = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 SCHEMA = 2
 #: A round has as many calls as fit into this time, at least one.
 ROUND_SECONDS, MOST_CALLS = 0.02, 1000
@@ -100,7 +100,8 @@ def _once(name: str) -> str:
 
 def tolerance_of(case: Mapping[str, Any]) -> float:
     """The tolerance of a case, given as in its result file."""
-    return TOLERANCES[case.get("dtype", "float32")]
+    rounds = case.get("precision") == "bf16"
+    return TOLERANCES["bfloat16" if rounds else case.get("dtype", "float32")]
 
 
 def time_case(

@@ -63,6 +63,7 @@ class Workload:
         dense: Least cost of all batches when nothing is skipped, where it is known.
         useful: The same of what is really there.
         zeros: Share of run-time zeros, measured; 0 where the sparsity is of another kind.
+        precision: What pitc is asked to compute products in.
         case: What it is made for, where peers are written for some cases alone.
         exact: The exact answers for each entry of the batches, where they were computed; answers
             are compared with those of ONNX Runtime otherwise.
@@ -75,6 +76,7 @@ class Workload:
     dense: Cost | None
     useful: Cost | None
     zeros: float = 0.0
+    precision: str = "float32"
     case: TimedCase | None = None
     exact: tuple[Array, ...] | None = None
 
@@ -178,7 +180,8 @@ def _padded(
     }
     reading = weight_bytes(config) * len(batches)
     dense, useful = (Cost(flops(config, sizes), reading) for sizes in (padded, lengths))
-    return Workload(model, batches, case.padding, counts, dense, useful)
+    precision = getattr(case, "precision", "float32")
+    return Workload(model, batches, case.padding, counts, dense, useful, precision=precision)
 
 
 def _build_sparse(case: SparseCase) -> onnx.ModelProto:

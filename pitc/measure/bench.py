@@ -318,13 +318,16 @@ def of_session(session: Any) -> Run:
     return run
 
 
-def compiled_by_openvino(model: Path, threads: int = 1, streams: int = 1) -> Any:
+def compiled_by_openvino(
+    model: Path, threads: int = 1, streams: int = 1, *, as_it_comes: bool = False
+) -> Any:
     """The model as OpenVINO compiles it: f32.
 
     Args:
         model: The file.
         threads: Threads that share one run.
         streams: Runs at the same time.
+        as_it_comes: In what OpenVINO takes by itself, bfloat16 where the CPU has units for it.
     """
     core = importlib.import_module("openvino").Core()
     hints = {
@@ -333,6 +336,8 @@ def compiled_by_openvino(model: Path, threads: int = 1, streams: int = 1) -> Any
         "NUM_STREAMS": streams,
         "ENABLE_CPU_PINNING": False,
     }
+    if as_it_comes:
+        del hints["INFERENCE_PRECISION_HINT"]
     return core.compile_model(core.read_model(str(model)), "CPU", hints)
 
 
