@@ -126,13 +126,12 @@ int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activatio
 
 // The same of words of two bfloat16 numbers.
 int RoundedGemm(const Any* raw, int32_t count, int k, int n, Activation activation) {
-  Args args(raw, count);
-  args.Floats(2), args.Int32s(1);
-  const Tensor* const words = args.Floats(3);
-  if (!args.Good()) return -1;
+  if (count < 3 || raw[2].type_index != pitc::tvm::kTensorPtr) return Refuse("words", 2);
+  const auto* const words = static_cast<const Tensor*>(raw[2].v_ptr);
+  const bool floats = words->code == pitc::tvm::kFloatCode && words->bits == 32;
+  if (!floats || words->ndim != 3 || words->shape[1] != (k + 1) / 2 || words->shape[2] != 64)
+    return Refuse("words of two rows", 2);
   const int64_t panels = words->shape[0], pairs = words->shape[1], width = words->shape[2];
-  args.Demand(pairs == (k + 1) / 2 && width == 64, "words");
-  if (!args.Good()) return -1;
   std::vector<float> wide(static_cast<size_t>(panels * k * width));
   for (int64_t j = 0; j < panels; ++j) {
     for (int64_t l = 0; l < k; ++l) {
