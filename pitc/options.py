@@ -112,7 +112,6 @@ class CompileOptions:
             raise UsageError(
                 f"unknown precision {self.precision!r}", hint=f"known: {', '.join(PRECISIONS)}"
             )
-
         if self.precision != PRECISIONS[0] and "cpu" not in self.targets.kinds:
             raise UsageError(
                 f"precision {self.precision} is of CPUs, and the target {self.target!r} has none",

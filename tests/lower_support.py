@@ -1,5 +1,6 @@
 """Lowering a model for tests, and comparing what it computes then."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -37,6 +38,17 @@ def plans(lowered: Lowered) -> list[dict[str, str]]:
     """The plans of the PIT nodes, in order."""
     nodes = (n.attributes.get("ep_cache_context") for n in lowered.model.graph)
     return [parse(text.as_string()) for text in nodes if text is not None]
+
+
+def lower_and_compare(proto: onnx.ModelProto, feeds: Iterable[dict[str, np.ndarray]]) -> Lowered:
+    """Lower a model of one output, and compare its answers with ONNX Runtime's, NaN included."""
+    lowered = lower(proto, sparse=False)
+    found = ir.serde.serialize_model(lowered.model)
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for feed in feeds:
+        (want,), (got,) = session.run(None, feed), run_lowered(found, feed)
+        np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-5)
+    return lowered
 
 
 def check(proto: onnx.ModelProto, lowered: Lowered, feeds: dict[str, np.ndarray]) -> list[str]:

@@ -238,6 +238,14 @@ def seen_pairs(lists: tuple[Array, ...], q_offsets: Array, k_offsets: Array) -> 
     return found
 
 
+def plane_of_bias(bias: Array, heads: int, sequences: int, s: int, h: int) -> Array:
+    """What is added to the scores of a head: [queries or 1, keys or 1]."""
+    n, m = bias.shape[:2]
+    in_turn = heads == n == 1 and sequences % m == 0
+    assert n in (1, sequences) and (m in (1, heads) or in_turn)
+    return bias[s if n > 1 else 0, (s if heads == 1 else h) % m]
+
+
 def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
     q, k, v, q_offsets, k_offsets = inputs[:5]
     seen = None
@@ -280,7 +288,7 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
                     x = to_steps(x, fields, "score") * np.float32(number(fields["score_scale"]))
                 if fields["bias"] == "1":
                     bias, q_coords, k_coords = inputs[5:8]
-                    one = bias[s if len(bias) > 1 else 0, (s if heads == 1 else h) % bias.shape[1]]
+                    one = plane_of_bias(bias, heads, len(q_offsets) - 1, s, h)
                     at = [c[-1, r] for c, r in ((q_coords, qs), (k_coords, ks))]
                     at = [
                         a if n > 1 else np.zeros_like(a) for a, n in zip(at, one.shape, strict=True)

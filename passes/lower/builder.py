@@ -1,6 +1,6 @@
 """Adds nodes and constants to a graph, with unique names and one copy of equal small values."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -191,6 +191,10 @@ class Builder(NodeBuilder):
                 term = size if len(monomial) == factor == 1 else self.op("Mul", [term, size])
             total = term if total is None else self.op("Add", [total, term])
         return self.constant(np.zeros(1, np.int64)) if total is None else total
+
+    def sizes(self, extents: Iterable[Poly]) -> list[ir.Value]:
+        """Run-time sizes, each as `size` gives it."""
+        return [self.size(e) for e in extents]
 
     def coordinate(self, size: ir.Value, place: int, rank: int) -> ir.Value:
         """0..size-1 along dimension `place` of a grid of the given rank."""

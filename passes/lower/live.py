@@ -92,7 +92,7 @@ def live_points(build: Builder, graph: Graph, domain: Domain) -> ir.Value:
         bool `[E0, .., E(r-1)]`.
     """
     if domain.lives_everywhere:
-        shape = build.concat([build.size(e) for e in domain.extents])
+        shape = build.concat(build.sizes(domain.extents))
         return build.op("ConstantOfShape", [shape], value=ir.tensor([True]))
     readings = _readings(graph, domain)
     if len(readings) == 1 and _is_everywhere(domain, readings[0].axes):
@@ -102,7 +102,7 @@ def live_points(build: Builder, graph: Graph, domain: Domain) -> ir.Value:
         value = _test(build, graph, domain, reading, alive=False)
         dead = value if dead is None else build.op("And", [dead, value])
     assert dead is not None
-    sizes = [build.size(e) for e in domain.extents]
+    sizes = build.sizes(domain.extents)
     return build.op("Expand", [build.op("Not", [dead]), build.concat(sizes)])
 
 
@@ -177,7 +177,7 @@ def table(build: Builder, graph: Graph, test: Test, extents: Shape) -> ir.Value:
     """
     reading = _reading(graph, test, extents)
     value = _steps(build, graph, reading, _number, np.dtype(np.int64))
-    sizes = build.concat([build.size(e) for e in extents])
+    sizes = build.concat(build.sizes(extents))
     return build.op("Expand", [_along(build, value, reading.axes, len(extents)), sizes])
 
 

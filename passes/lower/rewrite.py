@@ -36,6 +36,7 @@ from pitc.passes.regions.form import (
 )
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.matrix import dims_of, stored
+from pitc.passes.regions.score_bias import repeats_turns
 from pitc.passes.regions.sight import Condition
 
 
@@ -210,9 +211,10 @@ class Rewriter:
 
     def bias(self, terms: tuple[BiasTerm, ...]) -> ir.Value:
         """The sum of the terms, of four dimensions; a selection becomes an addition that absorbs
-        every score.
+        every score. Beside others, [1, h, q, k] in b turns becomes [b * h, 1, q, k].
         """
         total: ir.Value | None = None
+        repeats = repeats_turns([t.shape for t in terms])
         for term in terms:
             value = self.build.value(term.name)
             if term.low is None and self.dtype(term.name) != ir.DataType.FLOAT:
@@ -221,12 +223,16 @@ class Rewriter:
                 zero, low = (self.build.constant(np.float32(x)) for x in (0, term.low))
                 chosen = [low, zero] if term.low_when else [zero, low]
                 value = self.build.op("Where", [value, *chosen])
-            shape = self.graph[term.name].shape or ()
-            ones = len(term.shape) - len(shape)
-            if term.shape == (*[ONE] * ones, *shape):
+            shape, extents = self.graph[term.name].shape or (), term.shape.extents
+            ones = len(extents) - len(shape)
+            if extents == (*[ONE] * ones, *shape):
                 value = self.build.unsqueeze(value, *range(ones))
             else:
-                value = self.build.reshape_to(value, [self.build.size(e) for e in term.shape])
+                value = self.build.reshape_to(value, self.build.sizes(extents))
+            if repeats and (turns := term.shape.turns) != ONE:
+                times = self.build.concat(self.build.sizes((turns, ONE, ONE, ONE)))
+                by_head = self.build.sizes((turns * extents[1], ONE, *extents[2:]))
+                value = self.build.reshape_to(self.build.op("Expand", [value, times]), by_head)
             total = value if total is None else self.build.op("Add", [total, value])
         assert total is not None
         return total

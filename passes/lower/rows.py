@@ -133,7 +133,7 @@ def replace_sizes(graph: Graph, build: Builder, node: ir.Node) -> None:
     operand = node.inputs[0]
     shape = graph[operand.name or "" if operand is not None else ""].shape or ()
     ends = [attribute(node, k) for k in ("start", "end")]
-    sizes = [build.size(e) for e in shape][slice(*ends)]
+    sizes = build.sizes(shape)[slice(*ends)]
     whole = build.concat(sizes) if sizes else build.constant(np.zeros(0, np.int64))
     old = node.outputs[0]
     name = old.name or ""

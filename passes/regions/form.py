@@ -31,6 +31,7 @@ from pitc.passes.regions.layout import (
     read_in_packed,
     uses_coordinates,
 )
+from pitc.passes.regions.score_bias import TermShape
 from pitc.passes.regions.sight import Condition, sources
 
 
@@ -87,13 +88,13 @@ class BiasTerm:
 
     Args:
         name: The added value; or, with `low`, the bool that selects.
-        shape: Its four extents, [batch, heads, queries, keys].
+        shape: How it is read.
         low: What the scores are replaced by; None for a plain addition.
         low_when: The bool value at which they are replaced.
     """
 
     name: str
-    shape: Shape
+    shape: TermShape
     low: float | None = None
     low_when: bool = True
 

@@ -3,8 +3,10 @@
 scores [b, h, q, k] + mask [b, 1, 1, k]            as it is
 scores [b * h, q, k] + distances [b * h, 1, k]     [b, h, 1, k]
 scores [b, h, q, k] + mask [b, h, 1, k]            [b * h, 1, 1, k], where rows are of each head
+scores [b, h, q, k] + slopes [1, h, 1, k]          [1, h, 1, k] in b turns, where rows are of each
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -36,10 +38,24 @@ class _Part:
     repeats: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TermShape:
+    """How a kernel reads a term.
+
+    Args:
+        extents: [batch, heads, queries, keys].
+        turns: How many times the sequences of a batch go through the heads of the term, where each
+            of them is a head; 1 elsewhere.
+    """
+
+    extents: Shape
+    turns: Poly = ONE
+
+
 def shape_of_term(
     graph: Graph, scores: Shape | None, coords: Coords, term: Shape | None
-) -> Shape | None:
-    """The four extents that a term is read with; None where a kernel cannot read it.
+) -> TermShape | None:
+    """How a term is read; None where a kernel cannot read it.
 
     Args:
         graph: The analysed graph.
@@ -55,17 +71,25 @@ def shape_of_term(
         return None
     of_four = [[p for p in parts if p.place[0] == k] for k in range(4)]
     found = tuple(prod((p.extent for p in of_dim), start=ONE) for of_dim in of_four)
+    turns = ONE
     if any(len({p.repeats for p in of_dim}) > 1 for of_dim in of_four):
         # heads are sequences: they share what is of all batches, in turn
         repeats = [p.repeats for p in sorted(of_four[BATCH], key=lambda p: p.place)]
+        turns = prod((coords[p.place[1]].extent for p in of_four[BATCH] if p.repeats), start=ONE)
         shared = graph.target.hides_pairs == "lists" and found[HEADS] == ONE
-        if not shared or repeats != sorted(repeats, reverse=True):
+        known = sizes_known(graph, (*found, turns))
+        if not shared or not known or repeats != sorted(repeats, reverse=True):
             return None
         found = (ONE, found[BATCH], *found[QUERIES:])
-    if found == (*[ONE] * (4 - len(term)), *term):
-        return found
     may_reshape = graph.opset >= Since.ZERO_SIZES and sizes_known(graph, found)
-    return found if may_reshape else None
+    as_it_is = found == (*[ONE] * (4 - len(term)), *term)
+    return TermShape(found, turns) if as_it_is or may_reshape else None
+
+
+def repeats_turns(shapes: Sequence[TermShape]) -> bool:
+    """True where terms are summed of which some are read in turn, and others by other sequences."""
+    by = {s.extents[:QUERIES] for s in shapes} - {(ONE, ONE)}
+    return len(by) > 1 and any(s.turns != ONE for s in shapes)
 
 
 def numbers_of_sink(graph: Graph, scores: Shape | None, coords: Coords, sink: str) -> int | None:
@@ -80,9 +104,9 @@ def numbers_of_sink(graph: Graph, scores: Shape | None, coords: Coords, sink: st
     [1, 4, 1, 1] beside scores [batch, 4, queries, keys]   ->   4
     """
     shape = shape_of_term(graph, scores, coords, graph[sink].shape)
-    if shape is None or shape != (ONE, shape[HEADS], ONE, ONE):
+    if shape is None or shape.extents != (ONE, heads := shape.extents[HEADS], ONE, ONE):
         return None
-    return shape[HEADS].as_int() if graph[sink].dtype == np.float32 else None
+    return heads.as_int() if graph[sink].dtype == np.float32 else None
 
 
 def _parts(scores: Shape, coords: Coords, term: Shape) -> list[_Part] | None:

@@ -321,7 +321,7 @@ def of_session(session: Any) -> Run:
 def compiled_by_openvino(
     model: Path, threads: int = 1, streams: int = 1, *, as_it_comes: bool = False
 ) -> Any:
-    """The model as OpenVINO compiles it: f32.
+    """The model as OpenVINO compiles it, in float32 where it may not choose.
 
     Args:
         model: The file.

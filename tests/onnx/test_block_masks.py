@@ -1,7 +1,7 @@
 """Masks of blocks: which are read by blocks, others by pairs, and that answers stay."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -10,14 +10,16 @@ import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
-from pitc.ir import target as targets
 from pitc.ir.expr import Shape
 from pitc.ir.index import ONE, Poly, poly, sym
 from pitc.passes.pipeline import LowerOptions, run_passes
 from pitc.passes.regions.blocks import _equal
 from tests.lower_support import plans
+from tests.onnx import test_pairs
 from tests.onnx.test_pairs import ADD, CASES, SELECT, model
 from tests.plan_reference import evaluator, run_lowered
+
+everything_pays = test_pairs._everything_pays
 
 #: [b, s, s] of whole blocks: one Reshape, or one for each side
 WIDE = """apart = Unsqueeze (blocks, behind) wide6 = Expand (apart, block)
@@ -44,8 +46,8 @@ TILED = """tiled = Tile (blocks, times) last = Gather (sizes, second)
 ends = Concat <axis = 0> (last, last) seen = Slice (tiled, starts, ends, axes)"""
 NEAR = LOOKED_UP.replace("seen", "near")
 BEFORE = "before = GreaterOrEqual (q_at, k_at)"
-
-
+HALVES = """low_a = Where (whole, zero, none) low_b = Where (others, zero, none)
+hide = Concat <axis = 2> (low_a, low_b) s1 = Add (s0, hide)"""
 B, S, N, M = map(sym, "bsnm")
 
 
@@ -110,11 +112,11 @@ FORMS = {
         f"{REPEATED} {SELECT}", "b, 1, 4, 4", lengths=(256,)
     ),
     "and a cause": Case(
-        f"{LOOKED_UP.replace('seen', 'near')} {BEFORE} seen = And (near, before) {SELECT}",
+        f"{NEAR} {BEFORE} seen = And (near, before) {SELECT}",
         text="blocks[q//32, k//32] != 0 and q >= k",
     ),
     "or a cause": Case(
-        f"{LOOKED_UP.replace('seen', 'near')} {BEFORE} seen = Or (near, before) {SELECT}",
+        f"{NEAR} {BEFORE} seen = Or (near, before) {SELECT}",
         text="(q >= k or blocks[q//32, k//32] != 0)",
     ),
     "not, and keys": Case(
@@ -156,13 +158,13 @@ FORMS = {
         more="bool[b, s] live, bool[b, 1, s, s] flags",
     ),
     "and pairs": Case(
-        f"{LOOKED_UP.replace('seen', 'near')} seen = And (near, flags) {SELECT}",
+        f"{NEAR} seen = And (near, flags) {SELECT}",
         read=None,
         text="blocks[q//32, k//32] != 0 and flags[q, k] != 0",
         more="bool[b, 1, s, s] flags",
     ),
     "or pairs": Case(
-        f"{LOOKED_UP.replace('seen', 'near')} seen = Or (near, flags) {ADD}",
+        f"{NEAR} seen = Or (near, flags) {ADD}",
         read=None,
         text="(flags[q, k] != 0 or near[q, k] != 0)",
         more="bool[b, 1, s, s] flags",
@@ -171,10 +173,8 @@ FORMS = {
         f"{BEHIND} {SELECT}", "b, 1, n, more", read=None, text="seen[q, k] != 0", sizes=(32, 16)
     ),
     "in front of others": Case(  # its places are those of the first queries only
-        """apart = Unsqueeze (blocks, behind) wide6 = Expand (apart, block)
-        whole = Reshape (wide6, part) low_a = Where (whole, zero, none)
-        low_b = Where (others, zero, none) hide = Concat <axis = 2> (low_a, low_b)
-        s1 = Add (s0, hide)""",
+        f"""apart = Unsqueeze (blocks, behind) wide6 = Expand (apart, block)
+        whole = Reshape (wide6, part) {HALVES}""",
         "b, 1, 2, 6",
         read=None,
         text="(others[q, k] != 0 or 63 >= q) and (blocks[q//32, k//32] != 0 or q >= 64)",
@@ -182,10 +182,8 @@ FORMS = {
         more="bool[b, 1, 128, 192] others",
     ),
     "looked up in front of others": Case(
-        """q_of = Div (at64, q_size) k_of = Div (at, k_size) half = Gather <axis = 2> (blocks, q_of)
-        whole = Gather <axis = 3> (half, k_of) low_a = Where (whole, zero, none)
-        low_b = Where (others, zero, none) hide = Concat <axis = 2> (low_a, low_b)
-        s1 = Add (s0, hide)""",
+        f"""q_of = Div (at64, q_size) half = Gather <axis = 2> (blocks, q_of)
+        k_of = Div (at, k_size) whole = Gather <axis = 3> (half, k_of) {HALVES}""",
         "b, 1, 2, 6",
         read=None,
         text="(whole[q, k] != 0 or q >= 64) and (others[q, k] != 0 or 63 >= q)",
@@ -280,13 +278,6 @@ def feeds(case: Case, proto: onnx.ModelProto, b: int, s: int) -> Iterator[dict[s
             shape = [sizes[d.dim_param] if d.dim_param else d.dim_value for d in dims]
             feed[value.name] = np.asarray(rng.random(shape) < share)
         yield feed
-
-
-@pytest.fixture(autouse=True)
-def _everything_pays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0, least_extent=1))
-    with np.errstate(invalid="ignore"):  # of a softmax of no key
-        yield
 
 
 def check(case: Case, padding: str | None = None) -> dict[str, str]:

@@ -8,14 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 import onnx.parser
-import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
-from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
-from tests.lower_support import plans
+from pitc.passes.pipeline import Lowered
+from tests.lower_support import lower_and_compare, plans
 from tests.onnx import test_pairs
-from tests.plan_reference import run_lowered
 
 everything_pays = test_pairs._everything_pays
 
@@ -119,13 +116,7 @@ def feeds(proto: onnx.ModelProto) -> Iterator[dict[str, np.ndarray]]:
 
 def check(proto: onnx.ModelProto) -> Lowered:
     """Lower, and compare with ONNX Runtime."""
-    lowered = run_passes(ir.serde.deserialize_model(proto), LowerOptions())
-    found = ir.serde.serialize_model(lowered.model)
-    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    for feed in feeds(proto):
-        (want,), (got,) = session.run(None, feed), run_lowered(found, feed)
-        np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-5)
-    return lowered
+    return lower_and_compare(proto, feeds(proto))
 
 
 @pytest.mark.parametrize("sizes", ["b, s", "2, s", "b, 33", "2, 33"])

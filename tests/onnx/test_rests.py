@@ -99,6 +99,17 @@ def test_products_ask_for_the_size_that_others_have() -> None:
         assert name_rests(named) == 0
 
 
+@pytest.mark.parametrize(
+    ("this", "other"), [("[s, 8] plane", "[t, 8] plane"), ("s, rest", "rest, s")]
+)
+def test_products_do_not_ask_for_another_size(this: str, other: str) -> None:
+    """What is summed is of a size t, or is another dimension than the rest."""
+    text = MERGED.replace("BODY", "y = MatMul (v, plane)")
+    assert this in text
+    named = ir.from_proto(onnx.parser.parse_model(text.replace(this, other)))
+    assert name_rests(named) == 0
+
+
 @pytest.mark.parametrize("label", SEEN)
 def test_a_size_that_is_seen_stays(label: str) -> None:
     named = ir.from_proto(model(SEEN[label]))

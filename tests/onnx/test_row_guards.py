@@ -5,14 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 import onnx.parser
-import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
-from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
-from tests.lower_support import plans
+from pitc.passes.pipeline import Lowered
+from tests.lower_support import lower_and_compare, plans
 from tests.onnx import test_pairs
-from tests.plan_reference import run_lowered
 
 everything_pays = test_pairs._everything_pays
 
@@ -125,6 +122,17 @@ OTHERS = {
     "1 for 0": (SAME, f"{MOST} w = Where (c, one, p)", "s, s"),
     "twice": (SAME, f"{MOST} w0 = Where (c, zero, p) w = Where (c, zero, w0)", "s, s"),
 }
+BESIDE = "p2 = Softmax (s2) w = Identity (p2)"
+#: what is added behind a mask of each head: a head of all sequences, or of each
+ADDED_BEHIND = {
+    "in turn": "most = ReduceMax (bias, first) by_head = Tanh (most) s2 = Add (s1, by_head)",
+    "in turn and of each": """most = ReduceMax (bias, first) by_head = Tanh (most)
+    s3 = Add (s1, by_head) top = ReduceMax (bias, rows) of_keys = Tanh (top)
+    s2 = Add (of_keys, s3)""",
+    "of each and in turn": """top = ReduceMax (bias, last) of_rows = Tanh (top)
+    s3 = Add (of_rows, s1) most = ReduceMax (top, first) by_row = Tanh (most)
+    s2 = Add (by_row, s3)""",
+}
 SIZES = ((1, 0), (0, 3), (1, 1), (2, 2), (3, 31), (2, 33), (2, 65))
 
 
@@ -157,14 +165,8 @@ def feeds(proto: onnx.ModelProto) -> Iterator[dict[str, np.ndarray]]:
 
 
 def check(proto: onnx.ModelProto) -> Lowered:
-    """Lower, and compare with ONNX Runtime, NaN included."""
-    lowered = run_passes(ir.serde.deserialize_model(proto), LowerOptions())
-    found = ir.serde.serialize_model(lowered.model)
-    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    for feed in feeds(proto):
-        (want,), (got,) = session.run(None, feed), run_lowered(found, feed)
-        np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-5)
-    return lowered
+    """Lower, and compare with ONNX Runtime."""
+    return lower_and_compare(proto, feeds(proto))
 
 
 def plan_of(lowered: Lowered) -> dict[str, str]:
@@ -187,6 +189,16 @@ def test_rows_that_see_no_key_are_0(case: str) -> None:
 def test_conditions_that_say_something_else(case: str) -> None:
     lowered = check(model(*OTHERS[case]))
     assert all(p["no_pairs"] == "nan" for p in plans(lowered) if p["op"] == "attention")
+
+
+@pytest.mark.parametrize("case", ADDED_BEHIND)
+def test_heads_are_sequences(case: str) -> None:
+    """What is added by head is read in turn, or repeated beside what each sequence has."""
+    lowered = check(model(SAME, f"{ADDED_BEHIND[case]} {BESIDE}", "b, 4, s, s"))
+    plan = plan_of(lowered)
+    assert (plan["heads"], plan["pairs"], plan["bias"]) == ("1", "1", "1")
+    repeats = [node for node in lowered.model.graph if node.op_type == "Expand"]
+    assert len(repeats) == (case != "in turn")
 
 
 @pytest.mark.parametrize("case", HIDING)

@@ -27,6 +27,7 @@ from pitc.passes.regions.form import (
 )
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.legal import MOVABLE, is_movable, unsound_forms
+from pitc.passes.regions.score_bias import TermShape
 from tests.fact_check import analysed
 
 # where the mask is 0 nothing of x, p, q and their like is read
@@ -182,7 +183,7 @@ MASKED = "p = MatMul (x, w)  q = Div (x, p)  r = Tanh (p)  m = Add (q, r)  z = I
                 rows("p", domain=OTHER),
                 rows("p", (ROWS[1], ROWS[0])),
                 GatheredOperand("p", DOMAIN, ("c0", "c1", "r")),
-                BiasOperand((BiasTerm("x", ()), BiasTerm("p", ()))),
+                BiasOperand(tuple(BiasTerm(x, TermShape(())) for x in "xp")),
                 WholeOperand("p"),
             )
         ),

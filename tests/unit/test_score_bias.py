@@ -10,7 +10,7 @@ import pytest
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, Poly, poly, sym
 from pitc.ir.target import CPU, CUDA, Target
-from pitc.passes.regions.score_bias import shape_of_term
+from pitc.passes.regions.score_bias import TermShape, repeats_turns, shape_of_term
 
 B, S = sym("b"), sym("s")
 SIZES = {"b": 3, "s": 5}
@@ -68,7 +68,8 @@ def graph(target: Target = CPU, opset: int = 18) -> Graph:
 
 def read_as(of: str, term: tuple[Poly, ...], graph: Graph) -> tuple[Poly, ...] | None:
     shape, coords = SCORES[of]
-    return shape_of_term(graph, shape, coords, term)
+    found = shape_of_term(graph, shape, coords, term)
+    return None if found is None else found.extents
 
 
 @pytest.mark.parametrize("case", TERMS)
@@ -114,6 +115,20 @@ def test_what_is_read_is_what_is_added(case: str) -> None:
         )
 
 
+def test_what_is_read_in_turn() -> None:
+    """Beside what has as many heads it is summed as it is, beside others in as many turns."""
+    found = {}
+    for case in ("in turn", "of rows of heads", "of all rows", "as it is", "of turned keys"):
+        of, term, _ = TERMS[case]
+        found[case] = shape_of_term(graph(), SCORES[of][0], SCORES[of][1], term) or TermShape(())
+        assert found[case].turns == (B if case == "in turn" else ONE)
+    in_turn, of_rows, of_all, as_it_is, of_heads = found.values()
+    assert repeats_turns([in_turn, of_all, of_rows])
+    assert repeats_turns([in_turn, TermShape((ONE, G, S, S), B * 2)])
+    assert not repeats_turns([in_turn, of_all, in_turn])
+    assert not repeats_turns([as_it_is, of_heads])
+
+
 def test_what_needs_lists_or_sizes() -> None:
     in_turn, merged = (TERMS[case] for case in ("in turn", "merged"))
     assert read_as("each", in_turn[1], graph(CUDA)) is None
@@ -122,3 +137,5 @@ def test_what_needs_lists_or_sizes() -> None:
     c = sym("c")  # a size of no input
     coords = (place(0, c, H), place(1, S), place(2, S))
     assert shape_of_term(graph(), (c * 4, S, S), coords, (c * 4, ONE, S)) is None
+    each = (place(0, c), *SCORES["each"][1][1:])
+    assert shape_of_term(graph(), (c, H, S, S), each, in_turn[1]) is None
