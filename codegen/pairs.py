@@ -14,9 +14,11 @@ from pitc.codegen import tir
 from pitc.codegen.tir import LANES
 
 _FLOATS, _HALVES = f"<{LANES} x float>", f"<{2 * LANES} x bfloat>"
+_WORDS, _SHORTS = f"<{LANES} x i32>", f"<{LANES} x i16>"
 _PAIRS = f"""
 declare {_FLOATS} @llvm.x86.avx512bf16.dpbf16ps.512({_FLOATS}, {_HALVES}, {_HALVES})
 declare {_HALVES} @llvm.x86.avx512bf16.cvtne2ps2bf16.512({_FLOATS}, {_FLOATS})
+declare <{LANES} x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512({_FLOATS})
 define internal {_FLOATS} @pitc_dot_pairs(
     {_FLOATS} %x, {_FLOATS} %y, {_FLOATS} %z) alwaysinline #0 {{
   %a = bitcast {_FLOATS} %x to {_HALVES}
@@ -29,10 +31,13 @@ define internal {_FLOATS} @pitc_as_pairs({_FLOATS} %low, {_FLOATS} %high) always
   %r = bitcast {_HALVES} %h to {_FLOATS}
   ret {_FLOATS} %r
 }}
+define internal {_SHORTS} @pitc_as_halves({_FLOATS} %x) alwaysinline #0 {{
+  %h = call <{LANES} x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512({_FLOATS} %x)
+  %r = bitcast <{LANES} x bfloat> %h to {_SHORTS}
+  ret {_SHORTS} %r
+}}
 attributes #0 = {{ "target-features"="+avx512f,+avx512bw,+avx512vl,+avx512bf16" }}
 """
-
-_WORDS = f"<{LANES} x i32>"
 
 
 def _each(value: int) -> str:
@@ -79,12 +84,17 @@ define internal {_FLOATS} @pitc_as_pairs({_FLOATS} %low, {_FLOATS} %high) always
   %r = bitcast <{2 * LANES} x i16> %h to {_FLOATS}
   ret {_FLOATS} %r
 }}
+define internal {_SHORTS} @pitc_as_halves({_FLOATS} %x) alwaysinline {{
+  %w = call {_WORDS} @pitc_rounded({_FLOATS} %x)
+  %r = trunc {_WORDS} %w to {_SHORTS}
+  ret {_SHORTS} %r
+}}
 """.replace("PLACES", ", ".join(f"i32 {i}" for i in range(2 * LANES)))
 
 
 @contextmanager
 def pairing(*, native: bool) -> Iterator[None]:
-    """Statements that may use `as_pairs` and `dot_pairs`.
+    """Statements that may use `as_pairs`, `store_halves` and `dot_pairs`.
 
     Args:
         native: The machine has instructions for them; else steps do the same, for tests.
@@ -97,6 +107,22 @@ def pairing(*, native: bool) -> Iterator[None]:
 def as_pairs(low: tir.Expr, high: tir.Expr) -> tir.Expr:
     """Round 32 floats to bfloat16: word i of the vector holds numbers 2 i and 2 i + 1."""
     return tir.T.call_extern(f"float32x{LANES}", "pitc_as_pairs", low, high)
+
+
+def store_halves(buffer: tir.Buffer, x: tir.Expr, *index: tir.Expr, lanes: int = LANES) -> None:
+    """Round a vector of floats to bfloat16 and store its first `lanes` as uint16.
+
+    Fewer lanes are copied one by one: LLVM makes a masked store of one 16-bit lane one of 32 bits.
+    """
+    halves = tir.T.call_extern(f"uint16x{LANES}", "pitc_as_halves", x)
+    if lanes == LANES:
+        tir.store(buffer, halves, *index)
+        return
+    rest = tir.workspace(LANES, dtype="uint16")
+    tir.store(rest, halves, tir.int64(0))
+    *lead, first = index
+    for lane in range(lanes):
+        tir.assign(buffer, rest[lane], *lead, first + lane)
 
 
 def dot_pairs(x: tir.Expr, y: tir.Expr, total: tir.Expr) -> tir.Expr:

@@ -12,6 +12,10 @@ from pitc.codegen import pairs, tir
 from pitc.codegen.engines.cpu import DenseTile, Read
 
 
+HALVES = (pairs.first_of_pairs, pairs.second_of_pairs)
+"""The numbers of words: of even k, and of odd k."""
+
+
 class PairTile(DenseTile):
     """Both operands are words of two numbers (`pairs.as_pairs`)."""
 
@@ -32,8 +36,7 @@ class WideTile(DenseTile):
             left: The number of a row at the first or second k (0, 1).
             right: A vector of words.
         """
-        halves = (pairs.first_of_pairs, pairs.second_of_pairs)
-        for half, take in enumerate(halves):
+        for half, take in enumerate(HALVES):
             self.step(self._of(left, right, half, take))
 
     @staticmethod

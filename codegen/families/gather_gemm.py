@@ -64,18 +64,19 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
 
     Args:
         symbol: Name of the kernel.
-        params: `k`, `n`, `activation`, `residual`, `dtype`; `bits` and `input_relu`, 0 if not
-            there; `stored` and `factor`, where B is not in panels.
+        params: `k`, `n`, `activation`, `residual`, `dtype`; `bits`, `input_relu`, `left_words` and
+            `rounds_result`, 0 if not there; `stored` and `factor`, where B is not in panels.
         target: CPU level.
     """
     if params["k"] < 1 or params["n"] < 1 or params["activation"] not in ACTIVATIONS:
         raise ValueError(f"no gather_gemm kernel for {dict(params)}")
     with_pairs = params["dtype"] == "bfloat16" and target.multiplies_pairs
+    rounds = with_pairs or params.get("rounds_result")
 
     def emit() -> None:
         kernel = _Kernel(params, target)
         native = bool(target.features)
-        with pairs.pairing(native=native) if with_pairs else nullcontext():
+        with pairs.pairing(native=native) if rounds else nullcontext():
             kernel.emit()
 
     return tir.prim_func(symbol, emit)
@@ -133,18 +134,26 @@ class _Kernel:
         unit = 2 if self.in_pairs else 1
         self.k, self.fold = -(-k // unit), FOLD // unit
         self.k_block = k_block(self.k, self.fold)
+        self.in_blocks = self.k_block < self.k
         self.tile_rows, self.group = target.gemm_tile
         self.pair = target.pair_columns
         panels = panel_count(self.n)
         rows_of_a, listed, rows_of_c = (tir.size() for _ in range(3))
-        self.a = tir.tensor("a", (rows_of_a, k))
+        self.left_words = bool(params.get("left_words"))
+        self.rounds_result = bool(params.get("rounds_result"))
+        if k % 2 and self.left_words:
+            raise ValueError(f"rows of {k} numbers are no words of two")
+        if self.rounds_result and self.in_blocks:
+            raise ValueError(f"sums of {k} terms stand in C, which is bfloat16")
+        self.a = tir.tensor("a", (rows_of_a, self.k if self.left_words else k))
         self.rows_a = tir.tensor("rows_a", (listed,), "int32")
         self.right = right_operand({**params, "k": self.k}, target)
         self.left: Left
         bias = tir.tensor("bias", (panels * PANEL_WIDTH,))
         residual = tir.tensor("residual", (listed, self.n)) if params["residual"] else None
         self.rows_c = tir.tensor("rows_c", (listed,), "int32")
-        self.c = tir.tensor("c", (rows_of_c, self.n))
+        stored = "uint16" if self.rounds_result else "float32"
+        self.c = tir.tensor("c", (rows_of_c, self.n), stored)
         bits = tir.tensor("bits", (listed, panels), "int64") if params.get("bits") else None
         self.i0, self.i1, self.j0, self.j1 = tir.scalars("i0", "i1", "j0", "j1")
         pieces = None if bits is None else tir.bit_pieces(bits)
@@ -158,7 +167,10 @@ class _Kernel:
         """Blocks of rows."""
         block = self.tile_rows * (BLOCK_TILES if self.right[0].longest is None else STORED_TILES)
         most = tir.larger(tir.int64(1), tir.smaller(tir.int64(block), self.i1 - self.i0))
-        kinds = {"in_pairs": self.in_pairs, "input_relu": self.input_relu}
+        kinds = {
+            **{"in_pairs": self.in_pairs, "words": self.left_words},
+            "input_relu": self.input_relu,
+        }
         self.left = left_operand(self.a, self.rows_a, tir.bind(most), self.target, **kinds)
         with tir.serial(0, (self.i1 - self.i0 + block - 1) // block) as ib:
             first = tir.bind(self.i0 + ib * block)
@@ -166,7 +178,7 @@ class _Kernel:
             self.left.bring(first, count)
             tiles = self.cut_rows(first, count)
             many, few = self.right
-            if many.finishes_panels or self.k > self.fold:
+            if many.finishes_panels or self.k > self.fold or self.rounds_result:
                 kept = block if many.finishes_panels else few.few_tiles * self.tile_rows
                 if not isinstance(few, Turned):
                     self.apart = few.few_tiles * self.tile_rows * PANEL_WIDTH
@@ -294,7 +306,9 @@ class _RegisterTile:
             self.take(number)
             self.write(kernel.epilogue)
             return
-        if kernel.k <= (stretch.right.longest or STREAM_K):
+        if kernel.k <= (stretch.right.longest or STREAM_K) or (
+            self.is_far and not kernel.in_blocks and kernel.k <= kernel.fold
+        ):
             self.fetch()
             self.tile.clear()
             self.multiply(number)
@@ -307,7 +321,7 @@ class _RegisterTile:
         if kernel.k > kernel.fold:
             self.fold(number)
             return
-        apart = stretch.right.finishes_panels
+        apart = stretch.right.finishes_panels or kernel.rounds_result
         tir.either(
             stretch.start == 0,
             self.tile.clear,
@@ -320,6 +334,12 @@ class _RegisterTile:
             lambda: self.put(number) if apart else self.write(None),
         )
 
+    @property
+    def is_far(self) -> bool:
+        """There are many row tiles: between blocks of k only C lasts so long."""
+        right, kernel = self.stretch.right, self.kernel
+        return right is not None and right.longest is None and right is kernel.right[0]
+
     def fold(self, number: tir.Expr) -> None:
         """Add up the stretch in blocks of k; a short one is a part of a block."""
         kernel, stretch = self.kernel, self.stretch
@@ -327,7 +347,7 @@ class _RegisterTile:
         assert right is not None
         stop = tir.hold(stretch.start + stretch.length)
         last = tir.bind(stop == kernel.k)
-        far = right.longest is None and right is kernel.right[0]  # C is all that lasts so long
+        far = self.is_far
         with tir.serial(0, (stretch.length + size - 1) // size) as f:
             begin = tir.hold(stretch.start + f * size)
             length = tir.hold(tir.smaller(tir.int64(size), stop - begin))
@@ -335,7 +355,7 @@ class _RegisterTile:
                 self.fold_far(number, f, begin, length, stop)
             else:
                 self.fold_near(number, begin, length)
-        if far:
+        if far and kernel.in_blocks:
             tir.either(last, lambda: self.write(kernel.epilogue), lambda: self.write(None))
         else:
             with tir.when(last):
@@ -350,11 +370,11 @@ class _RegisterTile:
         self.tile.clear()
         self.multiply(number, begin, length)
 
-        def from_c() -> None:
-            with tir.when(begin > 0):
+        with tir.when(f > 0):
+            self.tile.add(totals, rows)
+        if self.kernel.in_blocks:
+            with tir.when(tir.both(f == 0, begin > 0)):
                 self.tile.add_each(self.partial())
-
-        tir.either(f > 0, lambda: self.tile.add(totals, rows), from_c)
         with tir.when(begin + length < stop):
             self.tile.put(totals, rows)
 
@@ -461,7 +481,10 @@ class _RegisterTile:
             at = tir.bind(self.column + v * tir.LANES)
             x = tir.keep(sums[v])
             value = tir.keep(epilogue.finish(x, row, at, lanes) if epilogue else x)
-            tir.store(kernel.c, value, row_c, at, lanes=lanes)
+            if kernel.rounds_result:
+                pairs.store_halves(kernel.c, value, row_c, at, lanes=lanes)
+            else:
+                tir.store(kernel.c, value, row_c, at, lanes=lanes)
             if epilogue:
                 epilogue.note(value, row, at, lanes)
 

@@ -1,9 +1,9 @@
 """The left operand of a dense contraction: what a register tile multiplies a vector by (SRead).
 
-Rows of float32 are read where they are. Beside a right operand of bfloat16 a step multiplies two k.
-Where the machine has an instruction for that, the rows of a block are rounded to words of two
-numbers first, side by side, as they are read once for each column group; else their float32 numbers
-are multiplied as they are.
+Rows of float32 are read where they are. Beside a right operand of bfloat16 a step multiplies two k,
+which are words of two numbers where the machine has an instruction for them, else float32. Rows of
+the one type that are stored as the other are converted first, those of a block side by side, as
+they are read once for each column group.
 
     a[rows_a[i], 0..k]   ->   words[i][s] = bfloat16 (a[.., 2 s]), bfloat16 (a[.., 2 s + 1])
 """
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pitc.codegen import pairs, tir
 from pitc.codegen.engines.cpu import DenseTile
-from pitc.codegen.engines.pairs import PairTile, WideTile
+from pitc.codegen.engines.pairs import HALVES, PairTile, WideTile
 from pitc.codegen.vector_math import relu
 from pitc.ir.target import CpuLevel
 
@@ -49,7 +49,7 @@ class Rows:
         input_relu: Numbers below 0 stand for 0.
     """
 
-    def __init__(self, a: tir.Buffer, listed: tir.Buffer, *, input_relu: bool) -> None:
+    def __init__(self, a: tir.Buffer, listed: tir.Buffer, *, input_relu: bool = False) -> None:
         self.a, self.listed, self.input_relu = a, listed, input_relu
 
     def bring(self, first: tir.Expr, count: tir.Expr) -> None:
@@ -68,8 +68,16 @@ class Rows:
         tile.step((lambda r: self.a[rows[r], k], right))
 
 
+class Words(Rows):
+    """Rows of words of two numbers in place."""
+
+    def tile(self, rows: int, vectors: int) -> DenseTile:
+        """Sums."""
+        return PairTile(rows, vectors)
+
+
 class WideRows(Rows):
-    """The same beside words of two numbers."""
+    """Rows of float32 in place, beside words of two numbers."""
 
     def tile(self, rows: int, vectors: int) -> DenseTile:
         """Sums."""
@@ -90,8 +98,38 @@ class WideRows(Rows):
         tile.add_pair(number, right)
 
 
-class PairRows:
-    """Rows of a block, rounded to bfloat16, as words of two numbers.
+class _Block:
+    """Rows of a block, converted.
+
+    Args:
+        listed: The list of rows.
+        stride: Floats from one row to the next.
+        most: Rows of a block.
+    """
+
+    def __init__(self, listed: tir.Buffer, stride: int, most: tir.Expr) -> None:
+        self.listed, self.stride = listed, stride
+        self.converted = tir.workspace(most * stride)
+        self.first: tir.Expr = None
+
+    def bring(self, first: tir.Expr, count: tir.Expr) -> None:
+        """Convert them."""
+        self.first = first
+        with tir.serial(tir.int64(0), count) as i:
+            row = tir.hold(tir.index_of(self.listed, first + i))
+            self.convert(row, tir.hold(i * self.stride))
+
+    def convert(self, row: tir.Expr, place: tir.Expr) -> None:
+        """Convert one, to begin at `place`."""
+        raise NotImplementedError
+
+    def rows(self, listed: Sequence[tir.Expr]) -> list[tir.Expr]:
+        """Where they begin."""
+        return [tir.bind((i - self.first) * self.stride) for i in listed]
+
+
+class PairRows(_Block):
+    """Rows of float32, rounded to words of two numbers.
 
     Args:
         a: f32 `[rows, k]`.
@@ -103,36 +141,29 @@ class PairRows:
     def __init__(
         self, a: tir.Buffer, listed: tir.Buffer, most: tir.Expr, *, input_relu: bool
     ) -> None:
-        self.a, self.listed, self.input_relu = a, listed, input_relu
-        self.k = int(a.shape[1])
+        self.a, self.k, self.input_relu = a, int(a.shape[1]), input_relu
         words = -(-self.k // (2 * tir.LANES)) * tir.LANES
         # Rows a power of two apart would share few lines of the caches.
-        self.stride = words + tir.LANES
-        self.words = tir.workspace(most * self.stride)
+        super().__init__(listed, words + tir.LANES, most)
         self.rest = tir.workspace(2 * tir.LANES)
-        self.first: tir.Expr = None
 
-    def bring(self, first: tir.Expr, count: tir.Expr) -> None:
-        """Round them."""
-        self.first = first
+    def convert(self, row: tir.Expr, place: tir.Expr) -> None:
+        """Round it."""
         step = 2 * tir.LANES
         whole, rest = divmod(self.k, step)
-        with tir.serial(tir.int64(0), count) as i:
-            row = tir.hold(tir.index_of(self.listed, first + i))
-            place = tir.hold(i * self.stride)
-            if whole:
-                with tir.serial(tir.int64(0), tir.int64(whole)) as s:
-                    self.round(self.a, (row, s * step), place + s * tir.LANES)
-            if rest:
-                self.copy_rest(row, rest)
-                self.round(self.rest, (tir.int64(0),), place + whole * tir.LANES)
+        if whole:
+            with tir.serial(tir.int64(0), tir.int64(whole)) as s:
+                self.round(self.a, (row, s * step), place + s * tir.LANES)
+        if rest:
+            self.copy_rest(row, rest)
+            self.round(self.rest, (tir.int64(0),), place + whole * tir.LANES)
 
     def round(self, source: tir.Buffer, start: tuple[tir.Expr, ...], place: tir.Expr) -> None:
         """A vector of words, of 32 numbers from one on."""
         *lead, first = start
         halves = [tir.load(source, *lead, first + half * tir.LANES) for half in range(2)]
         kept = [tir.keep(relu(x) if self.input_relu else x) for x in halves]
-        tir.store(self.words, pairs.as_pairs(*kept), place)
+        tir.store(self.converted, pairs.as_pairs(*kept), place)
 
     def copy_rest(self, row: tir.Expr, count: int) -> None:
         """The last numbers of a row, and 0 behind them."""
@@ -141,17 +172,47 @@ class PairRows:
         for i in range(count):
             tir.assign(self.rest, self.a[row, self.k - count + i], tir.int64(i))
 
-    def rows(self, listed: Sequence[tir.Expr]) -> list[tir.Expr]:
-        """Where they begin."""
-        return [tir.bind((i - self.first) * self.stride) for i in listed]
-
     def tile(self, rows: int, vectors: int) -> DenseTile:
         """Sums."""
         return PairTile(rows, vectors)
 
     def step(self, tile: DenseTile, rows: Sequence[tir.Expr], k: tir.Expr, right: Load) -> None:
         """Two k."""
-        tile.step((lambda r: self.words[rows[r] + k], right))
+        tile.step((lambda r: self.converted[rows[r] + k], right))
+
+
+class WideBlock(_Block):
+    """Rows of words of two numbers as float32: first those of even k, behind them those of odd k.
+
+    Args:
+        a: Words `[rows, k / 2]`.
+        listed: The list of rows.
+        most: Rows of a block.
+    """
+
+    def __init__(self, a: tir.Buffer, listed: tir.Buffer, most: tir.Expr) -> None:
+        self.a, self.k = a, int(a.shape[1])
+        self.apart = -(-self.k // tir.LANES) * tir.LANES
+        super().__init__(listed, 2 * self.apart + tir.LANES, most)
+
+    def convert(self, row: tir.Expr, place: tir.Expr) -> None:
+        """Take it apart."""
+
+        def part(start: tir.Expr, lanes: int) -> None:
+            words = tir.keep(tir.load(self.a, row, start, lanes=lanes))
+            for half, take in enumerate(HALVES):
+                tir.store(self.converted, take(words), place + half * self.apart + start)
+
+        tir.chunks(self.k, part)
+
+    def tile(self, rows: int, vectors: int) -> DenseTile:
+        """Sums."""
+        return WideTile(rows, vectors)
+
+    def step(self, tile: DenseTile, rows: Sequence[tir.Expr], k: tir.Expr, right: Load) -> None:
+        """Two k."""
+        assert isinstance(tile, WideTile)
+        tile.add_pair(lambda r, half: self.converted[rows[r] + half * self.apart + k], right)
 
 
 def left_operand(
@@ -161,20 +222,24 @@ def left_operand(
     target: CpuLevel,
     *,
     in_pairs: bool,
+    words: bool,
     input_relu: bool,
 ) -> Left:
     """The left operand of a kernel.
 
     Args:
-        a: f32 `[rows, k]`.
+        a: f32 `[rows, k]`, or words `[rows, k / 2]`.
         listed: The list of rows.
         most: Rows of a block.
         target: CPU level.
         in_pairs: The right operand is words of two numbers.
-        input_relu: Numbers below 0 stand for 0.
+        words: So is `a`.
+        input_relu: Numbers below 0 of float32 stand for 0.
     """
     if not in_pairs:
         return Rows(a, listed, input_relu=input_relu)
+    if words:
+        return Words(a, listed) if target.multiplies_pairs else WideBlock(a, listed, most)
     if not target.multiplies_pairs:
         return WideRows(a, listed, input_relu=input_relu)
     return PairRows(a, listed, most, input_relu=input_relu)

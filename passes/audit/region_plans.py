@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from pitc.ir.plans.ops import (
     ANY,
+    LEFT,
     LIVE_COUNTS,
     OWN,
     WEIGHT,
@@ -36,9 +37,9 @@ def wrong_kernel(plan: Plan, symbols: Collection[str] | None) -> Iterator[str]:
 def type_of_operand(plan: Plan, name: str) -> ir.DataType | None:
     """The type that an operand must have; None where it may have any."""
     kind = plan.operands[name].type
-    if kind == WEIGHT and isinstance(plan, Contract) and plan.rounded:
-        kind = "bfloat16"
-    elif kind in (OWN, WEIGHT) and isinstance(plan, KernelPlan):
+    if kind in (LEFT, WEIGHT) and isinstance(plan, Contract):
+        kind = plan.left if kind == LEFT else plan.rounded or plan.dtype
+    elif kind == OWN and isinstance(plan, KernelPlan):
         kind = plan.dtype
     return None if kind == ANY else TYPES[kind]
 

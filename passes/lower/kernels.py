@@ -64,7 +64,9 @@ def _of_contract(plan: Contract, target: Target) -> Roles:
         return _request(plan, target, family, params)
 
     if plan.rounded:
-        return {"dense": KernelRequest.of("gather_gemm", "bfloat16", **_product(plan))}
+        types = {"left_words": plan.left, "rounds_result": plan.result}
+        flags: Params = {name: 1 for name, dtype in types.items() if dtype == plan.rounded}
+        return {"dense": KernelRequest.of("gather_gemm", "bfloat16", **_product(plan), **flags)}
 
     stored: Params = {}
     if plan.right != "panels":

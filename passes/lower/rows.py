@@ -46,7 +46,7 @@ def reads_sizes(graph: Graph, value: ir.Value, node: ir.Node) -> bool:
 def ahead(graph: Graph, value: ir.Value) -> ir.Value:
     """The value behind all the Reshapes that keep rows and are the only readers."""
     reader = only_reader(graph, value)
-    while reader is not None and _keeps_rows(graph, reader):
+    while reader is not None and keeps_rows(graph, reader):
         value = reader.outputs[0]
         reader = only_reader(graph, value)
     return value
@@ -56,7 +56,7 @@ def behind(graph: Graph, value: ir.Value) -> list[ir.Value]:
     """A value, and those in front of it that have the same rows."""
     found = [value]
     producer = value.producer()
-    while producer is not None and _keeps_rows(graph, producer):
+    while producer is not None and keeps_rows(graph, producer):
         before = producer.inputs[0]
         assert before is not None
         found.append(before)
@@ -64,7 +64,7 @@ def behind(graph: Graph, value: ir.Value) -> list[ir.Value]:
     return found
 
 
-def _keeps_rows(graph: Graph, node: ir.Node) -> bool:
+def keeps_rows(graph: Graph, node: ir.Node) -> bool:
     """A Reshape to a known shape that leaves the last dimension, and with it rows, as they are."""
     if node.domain or node.op_type != "Reshape" or node.inputs[0] is None:
         return False

@@ -19,6 +19,10 @@ MOST_FACTOR, MOST_CONSTANT = 1 << 20, 1 << 60
 MASK = 2
 """A `factor` of stored_rows beside a matrix of finite numbers: their product is 0 where it is."""
 
+LONGEST_ROUNDED = 3072
+"""Terms of a sum of a product whose result is stored as bfloat16, at most: sums of longer ones wait
+in the result."""
+
 KERNEL_ABI = 1
 """What a call of a kernel means: its arguments (`docs/plans.md`). The plug-in checks it."""
 
@@ -33,7 +37,7 @@ class KernelRequest:
             `choose`, `lists`, `contract_square` and `live_points`.
         params: Static parameters, sorted by name: none (pack, unpack, live_points); `k`, `n`,
             `activation`, `residual` (gather_gemm, contract_*), perhaps `input_relu`, and of
-            gather_gemm `bits`, `stored` and `factor`, of contract_block of a sampled product
+            gather_gemm `bits`, `left_words`, `rounds_result`, `stored` and `factor`, of contract_block of a sampled product
             `stored` too; `k` (panels); `k`, `n`, `stored`, `factor` (stored_rows); `n`,
             `activation`, `residual` (swrite_columns); `d`, `dv`, `bias`, perhaps `pairs`,
             `sink`, `score_cap`, `score_steps` and `weight_steps`, of GPUs `sees` (attention,
@@ -83,6 +87,7 @@ class KernelRequest:
                 flags = {"_res": p["residual"], "_bits": p.get("bits")}
                 flags["_input_relu"] = p.get("input_relu")
                 flags["_bf16"] = self.dtype == "bfloat16"
+                flags["_left"], flags["_result"] = p.get("left_words"), p.get("rounds_result")
                 suffix = "".join(text for text, flag in flags.items() if flag)
                 if p.get("stored"):
                     suffix += f"_{p['stored']}" + ("_factor" if p["factor"] else "")

@@ -14,7 +14,7 @@ from pitc.codegen import reference
 from pitc.codegen.build.library import levels_of, object_code
 from pitc.codegen.build.link import Part, link_library
 from pitc.codegen.call import KernelLibrary
-from pitc.ir.kernel import KernelRequest
+from pitc.ir.kernel import LONGEST_ROUNDED, KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, pair_panels, panel_count
 from pitc.ir.target import V4_BF16, CpuLevel, cpu_level_of
 from tests.codegen_kernels import IS_EMULATED, LEVELS, Array, guarded, normal
@@ -30,11 +30,18 @@ SHAPES = [
     *((95, 130, "none", 1, 0), (1001, 66, "none", 0, 1), (3100, 64, "gelu", 1, 0)),
 ]
 COUNTS = (0, 1, 2, 3, 5, 6, 7, 13, 97)
+Shape = tuple[int, int, str, int, int]
+STORED = ({}, {"left_words": 1}, {"rounds_result": 1}, {"left_words": 1, "rounds_result": 1})
+"""What is stored as bfloat16."""
+STORED_SHAPES = [
+    *((2, 1, "relu", 0, 0), (34, 70, "none", 1, 0), (96, 130, "gelu", 0, 0)),
+    *((194, 64, "none", 1, 0), (1002, 66, "none", 0, 0), (3072, 64, "none", 1, 0)),
+]
 
 
-def request(shape: tuple[int, int, str, int, int]) -> KernelRequest:
+def request(shape: Shape, more: Mapping[str, int] | None = None) -> KernelRequest:
     k, n, activation, residual, relu = shape
-    more = {"input_relu": 1} if relu else {}
+    more = dict(more or {}) | ({"input_relu": 1} if relu else {})
     return KernelRequest.of(
         *("gather_gemm", "bfloat16"), k=k, n=n, activation=activation, residual=residual, **more
     )
@@ -51,10 +58,10 @@ def levels() -> list[CpuLevel]:
 @functools.cache
 def kernels() -> KernelLibrary:
     folder = tempfile.mkdtemp(prefix="pitc-test-bf16-")
+    wanted = [request(s) for s in SHAPES]
+    wanted += [request(s, more) for s in STORED_SHAPES for more in STORED]
     objects = {
-        f"{request(s).symbol}_{level.level}": object_code(request(s), level)
-        for s in SHAPES
-        for level in levels()
+        f"{r.symbol}_{level.level}": object_code(r, level) for r in wanted for level in levels()
     }
     path = Path(folder) / "kernels.so"
     link_library([Part(objects, ("__TVMBackend*",))], path)
@@ -73,22 +80,34 @@ def words(w: Array) -> Array:
 
 
 def run(
-    shape: tuple[int, int, str, int, int], level: CpuLevel, operands: Mapping[str, Array], rows: int
+    shape: Shape,
+    level: CpuLevel,
+    operands: Mapping[str, Array],
+    rows: int,
+    more: Mapping[str, int] | None = None,
 ) -> Array:
     """C of one call, whose operands end at pages that nobody may touch."""
+    more = more or {}
     k, n, _, residual, _ = shape
     bias = np.zeros(panel_count(n) * PANEL_WIDTH, np.float32)
     bias[:n] = operands["bias"]
     c = np.full((rows + 2, n), 7.25, np.float32)
-    every = [operands["a"], operands["rows_a"], words(operands["w"]), bias]
+    a = operands["a"]
+    if "left_words" in more:
+        a = a.astype(ml_dtypes.bfloat16).view(np.uint32).view(np.float32)
+    if "rounds_result" in more:
+        c = c.astype(ml_dtypes.bfloat16).view(np.uint16)
+    every = [a, operands["rows_a"], words(operands["w"]), bias]
     every += [operands["added"]] if residual else []
     every += [operands["rows_c"], c]
     memory = [guarded(x, at_end=bool((i + k) % 2)) for i, x in enumerate(every)]
-    kernels().call(f"{request(shape).symbol}_{level.level}", *memory, 0, rows, 0, panel_count(n))
-    return memory[-1].copy()
+    symbol = f"{request(shape, more).symbol}_{level.level}"
+    kernels().call(symbol, *memory, 0, rows, 0, panel_count(n))
+    c = memory[-1].copy()
+    return c.view(ml_dtypes.bfloat16).astype(np.float32) if "rounds_result" in more else c
 
 
-def operands_of(shape: tuple[int, int, str, int, int], rows: int) -> dict[str, Array]:
+def operands_of(shape: Shape, rows: int) -> dict[str, Array]:
     k, n, *_ = shape
     rng = np.random.default_rng(rows)
     return {
@@ -104,7 +123,7 @@ def operands_of(shape: tuple[int, int, str, int, int], rows: int) -> dict[str, A
 @pytest.mark.parametrize("level", levels(), ids=lambda x: x.level)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_sums_are_of_rounded_numbers(
-    shape: tuple[int, int, str, int, int], level: CpuLevel
+    shape: Shape, level: CpuLevel
 ) -> None:
     """Of B always, of A where the machine multiplies such; nothing else is rounded."""
     for rows in COUNTS:
@@ -120,9 +139,47 @@ def test_sums_are_of_rounded_numbers(
         assert (np.delete(c, x["rows_c"], axis=0) == np.float32(7.25)).all()
 
 
+@pytest.mark.parametrize("level", levels(), ids=lambda x: x.level)
+@pytest.mark.parametrize("shape", STORED_SHAPES, ids=str)
+def test_what_is_stored_is_rounded_where_it_is_written(shape: Shape, level: CpuLevel) -> None:
+    """The bits of the left operand, and of the result, are those of rounding before and behind."""
+    for rows in COUNTS:
+        x = operands_of(shape, rows)
+        plain = run(shape, level, x | {"a": near(x["a"])}, rows)
+        for more in STORED:
+            if more:
+                wanted = near(plain) if "rounds_result" in more else plain
+                given = x if "left_words" in more else x | {"a": near(x["a"])}
+                np.testing.assert_array_equal(run(shape, level, given, rows, more), wanted)
+
+
+@pytest.mark.parametrize("level", levels(), ids=lambda x: x.level)
+def test_odd_numbers_are_stored(level: CpuLevel) -> None:
+    """NaN, infinities, what rounds to one, and halves between two numbers."""
+    shape = STORED_SHAPES[1]
+    x = operands_of(shape, 3)
+    odd = [np.nan, np.inf, -np.inf, 3.4e38, -3.4e38, 1 + 2**-8, 1 + 3 * 2**-8, -0.0, 1e-20]
+    x["w"][:] = 0
+    x["bias"][: len(odd)] = odd
+    x["added"][:] = 0
+    found = run(shape, level, x, 3, {"rounds_result": 1})[x["rows_c"]]
+    np.testing.assert_array_equal(found, np.tile(near(x["bias"]), (3, 1)))
+
+
+def test_what_no_kernel_stores() -> None:
+    """An odd row is no row of words; sums of long ones stand in the result."""
+    with pytest.raises(ValueError, match="rows of 33 numbers"):
+        object_code(request((33, 64, "none", 0, 0), {"left_words": 1}), levels()[0])
+    with pytest.raises(ValueError, match="stand in C"):
+        object_code(
+            request((LONGEST_ROUNDED + 2, 64, "none", 0, 0), {"rounds_result": 1}), levels()[0]
+        )
+    object_code(request((LONGEST_ROUNDED, 64, "none", 0, 0), {"rounds_result": 1}), levels()[0])
+
+
 @pytest.mark.skipif(V4_BF16 not in levels(), reason="needs AVX512-BF16")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_machine_does_what_the_model_says(shape: tuple[int, int, str, int, int]) -> None:
+def test_the_machine_does_what_the_model_says(shape: Shape) -> None:
     """To the bit, but for denormals, which the instruction takes for 0."""
     x = operands_of(shape, 13)
     for scale, odd in ((1, False), (1e19, False), (1, True)):

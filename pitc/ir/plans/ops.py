@@ -48,6 +48,7 @@ Kernels = tuple[tuple[str, str], ...]
 """Symbols of kernels, each behind what it is for."""
 
 ANY, OWN, FLOAT32, INT32, INT64 = "any", "own", "float32", "int32", "int64"
+LEFT = "left"  # own, or bfloat16 where a plan says `stored`
 WEIGHT = "weight"  # own, or bfloat16 where a plan says `rounded`
 """Types of operands: anything, that of the plan's `dtype`, or a type by name."""
 
@@ -236,6 +237,7 @@ class Contract(KernelPlan):
         tiles: C is computed only where `mask` is not 0, and 0 elsewhere.
         rounded: What operands are rounded to: B is stored so, in pairs of rows, and A is rounded
             where kernels multiply such numbers. None: they are not.
+        stored: What is stored as it is rounded: `left` is `a`, `result` is C. None: neither.
         skips: Zeros are skipped: of the mask if there is one, of B where it is computed, else of A.
         prices: What that costs.
     """
@@ -244,11 +246,12 @@ class Contract(KernelPlan):
     only: ClassVar[Limits] = {
         "cpu": {"dtype": "float32"},
         "cuda": {
-            **{"bias": "1", "input_relu": "0", "right": "panels", "rounded": "", "tiles": "0"}
+            **{"bias": "1", "input_relu": "0", "right": "panels", "rounded": "", "tiles": "0"},
+            **{"stored": ""},
         },
     }
     all_operands = (
-        Operand("a"),
+        Operand("a", LEFT),
         Operand("b1", OWN, ("inner",)),
         Operand("bias1", FLOAT32, ("inner_bias",)),
         Operand("b", WEIGHT),
@@ -274,8 +277,19 @@ class Contract(KernelPlan):
     factor: Annotated[int, Whole(0, 2)] = 0
     tiles: Annotated[bool, Flag()] = False
     rounded: Annotated[str | None, Word(("bfloat16",))] = None
+    stored: Annotated[str | None, Word(("left", "result", "both"))] = None
     skips: Annotated[bool, Flag()] = False
     prices: Annotated[Table, Lines(r"(cost|shape)_\w+_v\d|(clocks|price_\w+)_sm_\d+")] = ()
+
+    @property
+    def left(self) -> str:
+        """Type of `a`."""
+        return self.rounded or self.dtype if self.stored in ("left", "both") else self.dtype
+
+    @property
+    def result(self) -> str:
+        """Type of C."""
+        return self.rounded or self.dtype if self.stored in ("result", "both") else self.dtype
 
     @property
     def columns(self) -> int:

@@ -27,7 +27,8 @@ Panels ReadPanels(const RunContext& run, int b, int bias, const char* role, cons
                   Arena::Scope& scratch) {
   const Tensor panels = run.Input(b, role);
   const auto [count, k, width] = CheckPanels(plan, Element::kFloat32, panels);
-  return {panels.Floats(), count, k, width, ReadBias(run, bias, plan, count * width, scratch)};
+  const float* padded = ReadBias(run, bias, plan, count * width, scratch);
+  return {panels.Floats(), count, k, width, padded, plan.rounded};
 }
 
 void StoredRight::AddTo(KernelCall* call) const {
@@ -55,7 +56,7 @@ StoredRight ReadStored(const RunContext& run, const ContractPlan& plan) {
 void GemmOperands::ReadLeft() {
   a_ = run_.Input(plan_.Places().a, "a");
   left_.stored = left_.count = CheckLeft(plan_, a_);
-  left_.k = LeftColumns(plan_);
+  left_.k = LeftColumns(plan_) / (StoresLeft(plan_) ? 2 : 1);
   left_.data = a_.Floats();
   if (plan_.input_relu) left_.live = Live::kPositive;
 }
@@ -67,11 +68,11 @@ void GemmOperands::ReadRows() {
   target_.stored = lists.stored;
   target_.n = n;
   if (plan_.residual) target_.residual = lists.residual.Floats();
-  target_.data = static_cast<float*>(run_.Output(0, lists.shape, sizeof(float), scratch_));
-  if (plan_.scatter) {
-    const int64_t row_bytes = n * static_cast<int64_t>(sizeof(float));
-    ZeroOtherRows(run_, target_.data, row_bytes, target_.stored, lists.rows, t);
-  }
+  if (StoresResult(plan_)) target_.type = Element::kBfloat16;
+  const int bytes = RecordOf(target_.type).bytes;
+  target_.data = run_.Output(0, lists.shape, bytes, scratch_);
+  if (plan_.scatter)
+    ZeroOtherRows(run_, target_.data, n * bytes, target_.stored, lists.rows, t);
   const int32_t* every = plan_.gather && plan_.scatter ? nullptr : Identity(t, scratch_);
   left_.rows = plan_.gather ? lists.rows : every;
   target_.rows = plan_.scatter ? lists.rows : every;
@@ -81,15 +82,17 @@ void RunGatherGemm(const RunContext& run, const Kernel& kernel, const LeftRows& 
                    const Panels& b, const Target& target, uint64_t* bits) {
   const int64_t t = left.count;
   if (t == 0) return;
-  const GemmSplit split = SplitGemm(t, left.k, b.count, b.width,
-                                    run.ThreadsFor(GemmFlops(t, left.k, b.count * b.width)));
+  const GemmSplit split = SplitGemm(t, b.k, b.count, b.width,
+                                    run.ThreadsFor(GemmFlops(t, b.k, b.count * b.width)),
+                                    b.rounded);
   run.Each(split.Count(), split.parallel, [&](int64_t task) {
     const GemmSplit::Part part = split.At(task);
     KernelCall call;
     call.Floats(left.data, {left.stored, left.k}).Int32s(left.rows, {t});
     call.Floats(b.data, {b.count, b.k, b.width}).Floats(b.bias, {b.count * b.width});
     if (target.residual) call.Floats(target.residual, {t, target.n});
-    call.Int32s(target.rows, {t}).Floats(target.data, {target.stored, target.n});
+    call.Int32s(target.rows, {t});
+    call.Numbers(target.data, target.type, {target.stored, target.n});
     if (bits) call.Int64s(bits, {t, b.count});
     call.Int(part.row_begin).Int(part.row_end).Int(part.panel_begin).Int(part.panel_end);
     call.Run(kernel);

@@ -16,6 +16,7 @@ struct Panels {
   const float* data = nullptr;
   int64_t count = 0, k = 0, width = 0;
   const float* bias = nullptr;
+  bool rounded = false;  // words of two numbers of bfloat16, and k counts these
 };
 
 // One number per column of `columns` / 64 panels: that input, or zeros where the plan has no bias.
@@ -39,8 +40,8 @@ StoredRight ReadStored(const RunContext& run, const ContractPlan& plan);
 
 // The left operand: row i of the product is made of row rows[i] of `data`.
 struct LeftRows {
-  const float* data = nullptr;
-  int64_t stored = 0, k = 0;  // rows and columns of `data`
+  const float* data = nullptr;  // or words of two numbers of bfloat16
+  int64_t stored = 0, k = 0;    // rows and columns of `data`
   const int32_t* rows = nullptr;
   int64_t count = 0;           // rows of the product
   Live live = Live::kNotZero;  // what kernels read of it: they know of a ReLU
@@ -48,14 +49,15 @@ struct LeftRows {
 
 // Where the product goes: row i to row rows[i] of `data`, after row i of the residual was added.
 struct Target {
-  float* data = nullptr;
+  void* data = nullptr;
   int64_t stored = 0, n = 0;  // rows and columns of `data`
   const int32_t* rows = nullptr;
-  const float* residual = nullptr;  // [count, n], or null
+  const float* residual = nullptr;   // [count, n], or null
+  Element type = Element::kFloat32;  // of `data`; or bfloat16
 
   // Where the rows of the product from `first` on go.
   Target Part(int64_t first) const {
-    return {data, stored, n, rows + first, residual ? residual + first * n : nullptr};
+    return {data, stored, n, rows + first, residual ? residual + first * n : nullptr, type};
   }
 };
 

@@ -34,6 +34,8 @@ ContractPlan ReadContract(Fields& in) {
           "right=kn or right=nk, activation=none, bias=0, residual=0 and factor=0 beside tiles");
   Require(!p.rounded || (panels && !p.skips && !on_gpu),
           "no rounded on a GPU, beside skips and without panels");
+  Require(p.rounded || !p.stored, "no stored without rounded");
+  Require(!StoresLeft(p) || p.k % 2 == 0, "an even k beside stored=left");
   p.prices = Prices::Read(in, p.dtype, p.skips);
   return p;
 }

@@ -30,6 +30,13 @@ inline ProductPlan ProductOf(const ContractPlan& plan) {
 inline ProductPlan InnerOf(const ContractPlan& plan) {
   return {plan.inner.value_or(0), plan.k, plan.inner_bias};
 }
+// Whether `a`, and whether C, is stored as what it is rounded to.
+inline bool StoresLeft(const ContractPlan& plan) {
+  return plan.stored && *plan.stored != ContractPlan::kResult;
+}
+inline bool StoresResult(const ContractPlan& plan) {
+  return plan.stored && *plan.stored != ContractPlan::kLeft;
+}
 inline int64_t LeftColumns(const ContractPlan& plan) { return plan.inner.value_or(plan.k); }
 
 inline int64_t PanelCount(int64_t columns) { return StepCount(columns, kPanelWidth); }
