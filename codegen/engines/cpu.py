@@ -153,11 +153,15 @@ class DenseTile:
         a, b = read
         vectors = [tir.keep(b(v)) for v in range(self.vectors)]
         for r, row in enumerate(self._sums):
-            number = tir.keep(tir.splat(a(r), self.lanes))
+            number = tir.keep(self.number(a(r)))
             if self._input_relu:
                 number = relu(number)
             for total, vector in zip(row, vectors, strict=True):
                 total.set(self.added(number, vector, total.value))
+
+    def number(self, x: tir.Expr) -> tir.Expr:
+        """A number of the left operand in every lane."""
+        return tir.splat(x, self.lanes)
 
     def added(self, number: tir.Expr, vector: tir.Expr, total: tir.Expr) -> tir.Expr:
         """A sum and one product more."""

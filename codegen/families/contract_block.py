@@ -22,7 +22,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import DenseTile, Read
+from pitc.codegen.engines.cpu import Read
+from pitc.codegen.engines.pairs import instructions, step_count, tiles
 from pitc.codegen.families import sampled
 from pitc.codegen.families.swrite import SWrite
 from pitc.ir.panels import PANEL_WIDTH
@@ -42,15 +43,22 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
     """
     if "stored" in params:
         return sampled.prim_func(symbol, params, target)
-    return tir.prim_func(symbol, lambda: _Kernel(params, target.listed_tile).emit())
+
+    def emit() -> None:
+        kernel = _Kernel(params, target)
+        with instructions(params, target):
+            kernel.emit()
+
+    return tir.prim_func(symbol, emit)
 
 
 class _Kernel:
     """Emits one kernel: its arguments, and the loops around the register tile."""
 
-    def __init__(self, params: Mapping[str, Any], tile: tuple[int, int]) -> None:
-        self.k = params["k"]
-        self.height, self.columns = tile
+    def __init__(self, params: Mapping[str, Any], target: CpuLevel) -> None:
+        self.k = step_count(params)
+        self.height, self.columns = target.listed_tile
+        self.sums_of = tiles(params, target)
         entries, self.width, boundaries = (tir.size() for _ in range(3))
         self.values = tir.tensor("values", (entries, self.width))
         self.rows = tir.tensor("rows", (entries,), "int32")
@@ -125,7 +133,7 @@ class _Kernel:
             rows: Where their sums begin.
         """
         b, relu = self.swrite.b, self.swrite.input_relu
-        tile = DenseTile(len(rows), self.columns // tir.LANES, input_relu=relu)
+        tile = self.sums_of(len(rows), self.columns // tir.LANES, input_relu=relu)
         start = tir.bind(q * self.width)
         length = tir.bind(tir.smaller(self.width, self.k - start))
         sums = [row + column for row in rows]

@@ -27,6 +27,7 @@ from typing import Any
 
 from pitc.codegen import tir
 from pitc.codegen.engines.cpu import Blocks, DenseTile, Read, Registers
+from pitc.codegen.engines.pairs import instructions, tiles
 from pitc.codegen.families.swrite import PANEL_VECTORS, SWrite
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
@@ -49,7 +50,13 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
         params: Of `SWrite`; no listed element is below 0 where `input_relu` is set.
         target: CPU level.
     """
-    return tir.prim_func(symbol, lambda: _Kernel(params, target).emit())
+
+    def emit() -> None:
+        kernel = _Kernel(params, target)
+        with instructions(params, target):
+            kernel.emit()
+
+    return tir.prim_func(symbol, emit)
 
 
 class _Kernel:
@@ -66,7 +73,8 @@ class _Kernel:
         self.panels = panels_at_once(params["n"], target)
         held = tir.select(self.blocks == 1, tir.int64(0), self.rows)
         # the row that is being finished lies in front of those that wait
-        self.folds = params["k"] > FOLD
+        self.folds = self.swrite.steps > FOLD
+        self.tile = tiles(params, target)
         width = PANEL_WIDTH * self.panels
         self.behind = tir.bind((held + 1) * width)  # sums of complete blocks of sums lie there
         self.sums = tir.workspace((held + 1) * (width * (1 + self.folds)))
@@ -117,7 +125,7 @@ class _Kernel:
 
     def whole_run(self, j: tir.Expr, r: tir.Expr, panels: int) -> None:
         """Add up all of a row, in front of those that wait; rows of B are asked for ahead."""
-        tile = DenseTile(1, panels * PANEL_VECTORS)
+        tile = self.tile(1, panels * PANEL_VECTORS)
         tile.clear()
         start, stop = self.bounds(r)
         if not self.folds:
@@ -140,7 +148,7 @@ class _Kernel:
             part: Which part of the row's sums it is.
             at: Where the sums of the row lie that are not complete.
         """
-        tile = DenseTile(1, panels * PANEL_VECTORS)
+        tile = self.tile(1, panels * PANEL_VECTORS)
         tir.either(part.begins, tile.clear, lambda: tile.take(self.sums, [at]))
         start, stop = self.bounds(run)
         kept = tir.int64(0) if part.is_last else at

@@ -21,7 +21,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import Blocks, DenseTile, Read, Scratch
+from pitc.codegen.engines.cpu import Blocks, Read, Scratch
+from pitc.codegen.engines.pairs import instructions, tiles
 from pitc.codegen.families.swrite import SWrite
 from pitc.ir.panels import PANEL_WIDTH
 from pitc.ir.target import CpuLevel
@@ -44,14 +45,21 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
         params: Of `SWrite`.
         target: CPU level; G must be a multiple of the rows of its `listed_tile`.
     """
-    return tir.prim_func(symbol, lambda: _Kernel(params, target.listed_tile).emit())
+
+    def emit() -> None:
+        kernel = _Kernel(params, target)
+        with instructions(params, target):
+            kernel.emit()
+
+    return tir.prim_func(symbol, emit)
 
 
 class _Kernel:
     """Emits one kernel: its arguments, and the loops around the register tile."""
 
-    def __init__(self, params: Mapping[str, Any], tile: tuple[int, int]) -> None:
-        self.height, self.columns = tile
+    def __init__(self, params: Mapping[str, Any], target: CpuLevel) -> None:
+        self.height, self.columns = target.listed_tile
+        self.sums_of = tiles(params, target)
         self.entries, self.group, boundaries = (tir.size() for _ in range(3))
         self.values = tir.tensor("values", (self.entries, self.group))
         self.ks = tir.tensor("ks", (self.entries,), "int32")
@@ -59,7 +67,7 @@ class _Kernel:
         self.groups = boundaries - 1
         self.swrite = SWrite(params)
         self.asks = tir.bind(self.swrite.stores.are_far())
-        self.folds = params["k"] > FOLD
+        self.folds = self.swrite.steps > FOLD
         rows = tir.larger(self.group, tir.int64(1))
         self.behind = tir.bind(rows * PANEL_WIDTH)  # sums of complete blocks of k lie there
         self.sums = tir.workspace(rows * (PANEL_WIDTH * (1 + self.folds)))
@@ -124,7 +132,7 @@ class _Kernel:
         b, relu = self.swrite.b, self.swrite.input_relu
         start, begin = starts
         is_first = begin == start
-        tile = DenseTile(self.height, self.columns // tir.LANES, input_relu=relu)
+        tile = self.sums_of(self.height, self.columns // tir.LANES, input_relu=relu)
         rows = [(row + r) * PANEL_WIDTH + column for r in range(self.height)]
         offsets = [column + v * tir.LANES for v in range(tile.vectors)]
 

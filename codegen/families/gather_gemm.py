@@ -24,11 +24,11 @@ the registers of the epilogue.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from pitc.codegen import pairs, tir
+from pitc.codegen.engines.pairs import instructions, step_count
 from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
 from pitc.codegen.families.left import Left, left_operand
 from pitc.codegen.families.right import Right, Turned, right_operand
@@ -51,12 +51,12 @@ NEAR_K = 32
 """How far ahead a lone row tile asks for B: 8 KiB, the best of 1 to 32 KiB."""
 
 
-def k_block(k: int, fold: int = FOLD) -> int:
-    """Length of the k blocks: all of k, or equal multiples of `fold`, the last maybe shorter."""
+def k_block(k: int) -> int:
+    """Length of the k blocks: all of k, or equal multiples of `FOLD`, the last maybe shorter."""
     blocks = -(-k // SPLIT_K)
     if blocks == 1:
         return k
-    return -(-k // (fold * blocks)) * fold
+    return -(-k // (FOLD * blocks)) * FOLD
 
 
 def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
@@ -70,13 +70,10 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
     """
     if params["k"] < 1 or params["n"] < 1 or params["activation"] not in ACTIVATIONS:
         raise ValueError(f"no gather_gemm kernel for {dict(params)}")
-    with_pairs = params["dtype"] == "bfloat16" and target.multiplies_pairs
-    rounds = with_pairs or params.get("rounds_result")
 
     def emit() -> None:
         kernel = _Kernel(params, target)
-        native = bool(target.features)
-        with pairs.pairing(native=native) if rounds else nullcontext():
+        with instructions(params, target):
             kernel.emit()
 
     return tir.prim_func(symbol, emit)
@@ -124,16 +121,15 @@ class _Stretch:
 class _Kernel:
     """Emits one kernel: its arguments, and the loops around the register tile.
 
-    Beside words of two numbers, k, `FOLD` and lengths of stretches count steps of two.
+    Beside words of two numbers, k, `FOLD` and lengths of stretches count words.
     """
 
     def __init__(self, params: Mapping[str, Any], target: CpuLevel) -> None:
         k, self.n, self.target = params["k"], params["n"], target
         self.input_relu = bool(params.get("input_relu"))
         self.in_pairs = params["dtype"] == "bfloat16"
-        unit = 2 if self.in_pairs else 1
-        self.k, self.fold = -(-k // unit), FOLD // unit
-        self.k_block = k_block(self.k, self.fold)
+        self.k = step_count(params)
+        self.k_block = k_block(self.k)
         self.in_blocks = self.k_block < self.k
         self.tile_rows, self.group = target.gemm_tile
         self.pair = target.pair_columns
@@ -141,8 +137,6 @@ class _Kernel:
         rows_of_a, listed, rows_of_c = (tir.size() for _ in range(3))
         self.left_words = bool(params.get("left_words"))
         self.rounds_result = bool(params.get("rounds_result"))
-        if k % 2 and self.left_words:
-            raise ValueError(f"rows of {k} numbers are no words of two")
         if self.rounds_result and self.in_blocks:
             raise ValueError(f"sums of {k} terms stand in C, which is bfloat16")
         self.a = tir.tensor("a", (rows_of_a, self.k if self.left_words else k))
@@ -178,7 +172,7 @@ class _Kernel:
             self.left.bring(first, count)
             tiles = self.cut_rows(first, count)
             many, few = self.right
-            if many.finishes_panels or self.k > self.fold or self.rounds_result:
+            if many.finishes_panels or self.k > FOLD or self.rounds_result:
                 kept = block if many.finishes_panels else few.few_tiles * self.tile_rows
                 if not isinstance(few, Turned):
                     self.apart = few.few_tiles * self.tile_rows * PANEL_WIDTH
@@ -307,7 +301,7 @@ class _RegisterTile:
             self.write(kernel.epilogue)
             return
         if kernel.k <= (stretch.right.longest or STREAM_K) or (
-            self.is_far and not kernel.in_blocks and kernel.k <= kernel.fold
+            self.is_far and not kernel.in_blocks and kernel.k <= FOLD
         ):
             self.fetch()
             self.tile.clear()
@@ -318,7 +312,7 @@ class _RegisterTile:
         if kernel.epilogue.residual is not None:
             with tir.when(last):
                 self.fetch()
-        if kernel.k > kernel.fold:
+        if kernel.k > FOLD:
             self.fold(number)
             return
         apart = stretch.right.finishes_panels or kernel.rounds_result
@@ -343,7 +337,7 @@ class _RegisterTile:
     def fold(self, number: tir.Expr) -> None:
         """Add up the stretch in blocks of k; a short one is a part of a block."""
         kernel, stretch = self.kernel, self.stretch
-        right, size = stretch.right, kernel.fold
+        right, size = stretch.right, FOLD
         assert right is not None
         stop = tir.hold(stretch.start + stretch.length)
         last = tir.bind(stop == kernel.k)
@@ -381,7 +375,7 @@ class _RegisterTile:
     def fold_near(self, number: tir.Expr, begin: tir.Expr, length: tir.Expr) -> None:
         """A block, or a part of one."""
         kernel, end = self.kernel, tir.hold(begin + length)
-        size = kernel.fold
+        size = FOLD
         rest = tir.select(end == kernel.k, tir.int64(0), end % size)
         ends = tir.bind(rest == 0)
         tir.either(begin % size == 0, self.tile.clear, lambda: self.take(number))

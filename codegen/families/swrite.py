@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pitc.codegen import tir
+from pitc.codegen.engines.pairs import step_count
 from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 
@@ -93,18 +94,20 @@ class SWrite:
     """Declares b, bias, (residual), rows_c, c, `scalars`, j0 and j1; emits loop and stores.
 
     Args:
-        params: `k`, `n`, `activation`, `residual`; `input_relu`, 0 if not there.
+        params: `k`, `n`, `activation`, `residual`, `dtype`; `input_relu`, 0 if not there. Of
+            bfloat16 values and b are words of two numbers, and what is said of k is said of words.
         scalars: Names of numbers.
     """
 
     def __init__(self, params: Mapping[str, Any], *scalars: str) -> None:
         k, self.n = params["k"], params["n"]
+        self.steps = step_count(params)
         self.input_relu = bool(params.get("input_relu"))
         if k < 1 or self.n < 1 or params["activation"] not in ACTIVATIONS:
             raise ValueError(f"no contraction kernel for {dict(params)}")
         panels = panel_count(self.n)
         self.rows, rows_of_c = tir.size(), tir.size()
-        self.b = tir.tensor("b", (panels, k, PANEL_WIDTH))
+        self.b = tir.tensor("b", (panels, self.steps, PANEL_WIDTH))
         bias = tir.tensor("bias", (panels * PANEL_WIDTH,))
         residual = tir.tensor("residual", (self.rows, self.n)) if params["residual"] else None
         self.rows_c = tir.tensor("rows_c", (self.rows,), "int32")

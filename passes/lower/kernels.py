@@ -64,9 +64,7 @@ def _of_contract(plan: Contract, target: Target) -> Roles:
         return _request(plan, target, family, params)
 
     if plan.rounded:
-        types = {"left_words": plan.left, "rounds_result": plan.result}
-        flags: Params = {name: 1 for name, dtype in types.items() if dtype == plan.rounded}
-        return {"dense": KernelRequest.of("gather_gemm", "bfloat16", **_product(plan), **flags)}
+        return _of_rounded(plan)
 
     stored: Params = {}
     if plan.right != "panels":
@@ -97,6 +95,17 @@ def _of_contract(plan: Contract, target: Target) -> Roles:
         first: Params = {"k": plan.inner, "n": plan.k, "activation": "relu", "residual": 0}
         kernels["inner"] = request("gather_gemm", first | {"bits": 1})
     return kernels
+
+
+def _of_rounded(plan: Contract) -> Roles:
+    """Where zeros are skipped rows are made words first, and kernels see no ReLU."""
+    sizes: Params = {"k": plan.k, **_epilogue(plan)}
+    words, rounds = plan.skips or plan.left != plan.dtype, plan.result != plan.dtype
+    flags = [name for name, there in (("left_words", words), ("rounds_result", rounds)) if there]
+    dense = sizes | dict.fromkeys(flags, 1)
+    lists = SPARSE_FAMILIES if plan.skips else ()
+    kernels = {"dense": KernelRequest.of("gather_gemm", "bfloat16", **dense)}
+    return kernels | {_role(f): KernelRequest.of(f, "bfloat16", **sizes) for f in lists}
 
 
 def _role(family: str) -> str:

@@ -12,6 +12,9 @@ from pitc.ir.widened import Widened
 from pitc.passes.lower.builder import Builder
 from pitc.passes.regions.matrix import Matrix
 
+_TO_INFINITY = np.float32(float.fromhex("0x1.ffp127"))
+"""Half a step above the largest bfloat16: what is as large is rounded to infinity."""
+
 
 @dataclass(slots=True)
 class Panels:
@@ -70,6 +73,14 @@ def _pairs(weight: Matrix, tensor: ir.TensorProtocol) -> Array:
 def _matrix(weight: Matrix, tensor: ir.TensorProtocol) -> Array:
     w = tensor.numpy()
     return w.reshape(weight.n, weight.k).T if weight.transposed else w.reshape(weight.k, weight.n)
+
+
+def stay_finite(weight: Matrix) -> bool:
+    """True where no finite number of a constant becomes infinite when it is rounded to bfloat16."""
+    tensor = weight.value.const_value
+    assert tensor is not None
+    size = np.abs(tensor.numpy())
+    return not ((size >= _TO_INFINITY) & (size < np.inf)).any()
 
 
 def padded_bias(build: Builder, bias: ir.Value | None, n: int) -> ir.Value:

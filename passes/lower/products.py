@@ -19,6 +19,7 @@ from pitc.ir.nodes import node_name
 from pitc.ir.plans.ops import Contract
 from pitc.passes.lower.builder import declared
 from pitc.passes.lower.packed import Packed
+from pitc.passes.lower.panels import stay_finite
 from pitc.passes.regions.matrix import (
     Matrix,
     bias_row,
@@ -81,7 +82,7 @@ def contract(packed: Packed, product: Product, source: ir.Node, *, skips: bool) 
         skips: Zeros are skipped.
     """
     node, matrix, build = product.node, product.matrix, packed.build
-    rounded = packed.graph.target.rounds and matrix.constant and not skips
+    rounded = packed.graph.target.rounds and matrix.constant and stay_finite(matrix)
     operands = {"a": product.a, "b": matrix.value}
     if matrix.constant:
         operands["b"] = packed.panels.value(build, matrix, rounded=rounded)

@@ -6,10 +6,10 @@
 The answer is the same: a number is rounded where it is written instead of where it is read. Half as
 much is written and read, and no reader converts.
 
-* Every reader is the left operand of a product that rounds it, of an even `k`: rows are words of two
-  numbers. It may be behind Reshapes that keep rows.
+* It is the left operand of products that round it, of an even `k` (rows are words of two numbers),
+  and of nothing else. Reshapes that keep rows may stand between.
 * Sums of the product in front stay in registers or near memory, never in its result: its `k` is at
-  most `LONGEST_ROUNDED`.
+  most `LONGEST_ROUNDED`, and it skips no zeros.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ def store_rounded(packed: Packed) -> None:
     """Store as bfloat16 what products write for rounding products alone."""
     for node, plan in packed.contractions():
         result = node.outputs[0]
-        if not plan.rounded or plan.k > LONGEST_ROUNDED:
+        if not plan.rounded or plan.skips or plan.k > LONGEST_ROUNDED:
             continue
         values, readers = [result], list[ir.Node]()
         if not all(_rounds(packed, value, values, readers) for value in values) or not readers:
@@ -68,7 +68,7 @@ def _rounds(
             values.append(node.outputs[0])
         elif isinstance(plan, Contract) and is_outside(graph, node):
             place = list(plan.operands)[use.idx]
-            if place != "a" or not plan.rounded or plan.k % 2:
+            if place != "a" or not plan.rounded or plan.k % 2 or plan.input_relu:
                 return False
             readers.append(node)
         else:

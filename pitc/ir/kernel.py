@@ -37,11 +37,11 @@ class KernelRequest:
             `choose`, `lists`, `contract_square` and `live_points`.
         params: Static parameters, sorted by name: none (pack, unpack, live_points); `k`, `n`,
             `activation`, `residual` (gather_gemm, contract_*), perhaps `input_relu`, and of
-            gather_gemm `bits`, `left_words`, `rounds_result`, `stored` and `factor`, of contract_block of a sampled product
-            `stored` too; `k` (panels); `k`, `n`, `stored`, `factor` (stored_rows); `n`,
-            `activation`, `residual` (swrite_columns); `d`, `dv`, `bias`, perhaps `pairs`,
-            `sink`, `score_cap`, `score_steps` and `weight_steps`, of GPUs `sees` (attention,
-            `pitc.ir.seen`). A GPU's kernels have no `k`
+            gather_gemm `bits`, `left_words`, `rounds_result`, `stored` and `factor`, of
+            contract_block of a sampled product `stored` too; `k` (panels); `k`, `n`, `stored`,
+            `factor` (stored_rows); `n`, `activation`, `residual` (swrite_columns);
+            `d`, `dv`, `bias`, perhaps `pairs`, `sink`, `score_cap`, `score_steps` and
+            `weight_steps`, of GPUs `sees` (attention, `pitc.ir.seen`). A GPU's kernels have no `k`
             and `n`, but `loose`: rows may start anywhere. `detect` has `bits` where a contraction
             has told what is not 0.
         dtype: Type of the elements, or of the words that are moved (`int32`, `int8`); of a mask

@@ -1,6 +1,7 @@
 #include "detect/micro_tiles.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "check.h"
@@ -89,6 +90,58 @@ void AllLengths() {
           bool good = true;
           for (int64_t i = 0; i < BitWords(n) * 64; ++i)
             good &= (bits[i / 64] >> i % 64 & 1) == (i < n && !(row[i] == 0));
+          CHECK(good);
+        }
+      }
+    }
+  }
+}
+
+// The nearest bfloat16, by the definition: the nearer one of two, of equal ones the even.
+uint16_t Nearest(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  if (std::isnan(x)) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  const uint32_t low = bits & 0xffff, cut = bits >> 16;
+  const bool up = low > 0x8000 || (low == 0x8000 && cut % 2 == 1);
+  return static_cast<uint16_t>(cut + up);
+}
+
+void WordsOfTwoNumbers() {
+  Random random(7);
+  const uint32_t odd[] = {0x7f7f7fff, 0x7f7f8000, 0x7f800000, 0xff800000, 0x7f800001, 0xffc00000,
+                          0x00000001, 0x80000001, 0x3f808000, 0x3f818000, 0x3f808001, 0x80000000};
+  for (int64_t n = 0; n <= 150; ++n) {
+    for (int64_t live : kDensities) {
+      Guarded<float> row(n);
+      for (int64_t i = 0; i < n; ++i) {
+        const bool lives = random.Below(100) < live;
+        row[i] = !lives            ? Pick(random, kDead)
+                 : random.Below(4) ? Pick(random, kLive)
+                                   : FromBits(odd[random.Below(12)]);
+        if (random.Below(2)) row[i] = -row[i];
+      }
+      for (const Primitives* simd : Levels()) {
+        for (pitc::Live kind : {pitc::Live::kNotZero, pitc::Live::kPositive}) {
+          Guarded<uint16_t> halves(n + n % 2);
+          if (n % 2) halves[n] = 0;
+          simd->round(kind, row.data(), n, halves.data());
+          bool good = true;
+          for (int64_t i = 0; i < n; ++i) {
+            const bool none = kind == pitc::Live::kPositive && row[i] <= 0;
+            good &= halves[i] == (none ? 0 : Nearest(row[i])) ||
+                    (none && std::signbit(row[i]) && row[i] == 0 && halves[i] == 0);
+          }
+          CHECK(good);
+          const int64_t words = (n + 1) / 2;
+          Guarded<float> pairs(words);
+          std::memcpy(pairs.data(), halves.data(), static_cast<size_t>(words) * 4);
+          Guarded<uint64_t> bits(BitWords(words));
+          simd->live_bits(pitc::Live::kWords, pairs.data(), words, bits.data());
+          for (int64_t i = 0; i < BitWords(words) * 64; ++i) {
+            const bool one = i < words && ((halves[2 * i] | halves[2 * i + 1]) & 0x7fff) != 0;
+            good &= (bits[i / 64] >> i % 64 & 1) == one;
+          }
           CHECK(good);
         }
       }
@@ -272,6 +325,7 @@ void FarRows() {
 int main() {
   printf("this CPU: %s\n", pitc::Name(pitc::MachineCpuLevel()));
   return pitc::test::RunTests({{"bits of all lengths, densities and alignments", AllLengths},
+                               {"words of two numbers", WordsOfTwoNumbers},
                                {"every kind of number, denormals as zero", EveryKindOfNumber},
                                {"shapes", Shapes},
                                {"large matrices", LargeMatrices},

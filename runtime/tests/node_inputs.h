@@ -126,6 +126,14 @@ inline OrtValue RandomPairs(Random& random, int64_t k, int64_t n) {
   return OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, std::move(dims), halves);
 }
 
+// Floats as bfloat16 numbers, cut.
+inline OrtValue Halves(const OrtValue& floats) {
+  std::vector<uint16_t> halves(floats.bytes.size() / sizeof(float));
+  for (size_t i = 0; i < halves.size(); ++i)
+    memcpy(&halves[i], floats.bytes.data() + i * sizeof(float) + 2, sizeof halves[i]);
+  return OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, floats.dims, halves);
+}
+
 // Inputs of a product of `t` rows whose right operand holds many zeros, and NaN and infinities
 // among the others; where `odd`, the left one does, too.
 inline std::vector<OrtValue> MakeRightInputs(const ContractPlan& plan, Random& random, int64_t t,
@@ -272,6 +280,7 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     dims.push_back(LeftColumns(*p));
     std::vector<OrtValue> inputs;
     inputs.push_back(p->skips ? SparseFloats(random, dims) : RandomFloats(random, dims));
+    if (StoresLeft(*p)) inputs.back() = Halves(inputs.back());
     if (p->inner) inputs.push_back(RandomPanels(random, *p->inner, k, 64));
     if (p->inner_bias) inputs.push_back(RandomFloats(random, {k}));
     inputs.push_back(p->rounded ? RandomPairs(random, k, n) : RandomPanels(random, k, n, width));

@@ -124,8 +124,26 @@ int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activatio
   return 0;
 }
 
-// The same of words of two bfloat16 numbers.
-int RoundedGemm(const Any* raw, int32_t count, int k, int n, Activation activation) {
+// A tensor of floats in place of one of bfloat16 numbers.
+struct Widened {
+  std::vector<float> floats;
+  int64_t shape[2];
+  Tensor tensor;
+
+  Widened(const Tensor* halves, int64_t rows, int64_t columns)
+      : floats(static_cast<size_t>(rows * columns)), shape{rows, columns}, tensor(*halves) {
+    for (size_t i = 0; i < floats.size(); ++i)
+      memcpy(reinterpret_cast<char*>(&floats[i]) + 2, Data<uint16_t>(halves) + i, 2);
+    tensor.code = pitc::tvm::kFloatCode;
+    tensor.bits = 32;
+    tensor.shape = shape;
+    tensor.data = floats.data();
+  }
+};
+
+// The same of words of two bfloat16 numbers; `a` and C may be such numbers, too.
+int RoundedGemm(const Any* raw, int32_t count, int k, int n, Activation activation,
+                bool stored = false) {
   if (count < 3 || raw[2].type_index != pitc::tvm::kTensorPtr) return Refuse("words", 2);
   const auto* const words = static_cast<const Tensor*>(raw[2].v_ptr);
   const bool floats = words->code == pitc::tvm::kFloatCode && words->bits == 32;
@@ -148,7 +166,20 @@ int RoundedGemm(const Any* raw, int32_t count, int k, int n, Activation activati
   b.shape = shape;
   std::vector<Any> given(raw, raw + count);
   given[2].v_ptr = &b;
-  return GatherGemm(given.data(), count, k, n, activation, false, 0);
+  if (!stored) return GatherGemm(given.data(), count, k, n, activation, false, 0);
+  if (count < 6) return Refuse("C", 5);
+  const auto *const a = static_cast<const Tensor*>(raw[0].v_ptr), *const c =
+                                                                      static_cast<const Tensor*>(
+                                                                          raw[5].v_ptr);
+  if (a->shape[1] * 2 != k || c->bits != 16 || c->code != pitc::tvm::kUIntCode)
+    return Refuse("words of A and uint16 of C", 0);
+  Widened left(a, a->shape[0], k), result(c, c->shape[0], n);
+  given[0].v_ptr = &left.tensor;
+  given[5].v_ptr = &result.tensor;
+  const int code = GatherGemm(given.data(), count, k, n, activation, false, 0);
+  for (size_t i = 0; i < result.floats.size(); ++i)
+    memcpy(Data<uint16_t>(c) + i, reinterpret_cast<char*>(&result.floats[i]) + 2, 2);
+  return code;
 }
 
 int Panels(const Any* raw, int32_t count, int k) {
@@ -393,6 +424,7 @@ STORED(70, 5, none)
 STORED(70, 5, relu)
 STORED(8000, 2100, none)
 KERNEL(gather_gemm_k5_n70_relu_bf16, RoundedGemm, 5, 70, Activation::relu)
+KERNEL(gather_gemm_k6_n70_relu_bf16_left_result, RoundedGemm, 6, 70, Activation::relu, true)
 KERNEL(gather_gemm_k3_n70_relu_bits, GatherGemm, 3, 70, Activation::relu, false, 0, true)
 ATTENTION(1, 1)
 ATTENTION(4, 4)

@@ -31,8 +31,8 @@ g (float[b, s, 96] x) => (float[b, s, 96] y) {
 
 
 def model() -> onnx.ModelProto:
-    """A feed-forward block, whose second product skips zeros in float32, and a product behind it;
-    one weight is 0, one denormal.
+    """A feed-forward block, whose second product skips zeros, and a product behind it; one weight
+    is 0, one denormal.
     """
     proto = onnx.parser.parse_model(TEXT)
     rng = np.random.default_rng(0)
@@ -66,18 +66,23 @@ def _compiled() -> pitc.CompiledModel:
     return pitc.compile(model(), precision="bf16", suggest=False)
 
 
-def test_all_products_round_their_operands(compiled: pitc.CompiledModel) -> None:
+def products_of(compiled: pitc.CompiledModel) -> list[dict[str, str]]:
+    """The plans of its products."""
     found = onnx.load(compiled.path / "model.onnx", load_external_data=False).graph
     texts = [a.s.decode() for n in found.node for a in n.attribute if a.name == "ep_cache_context"]
-    plans = [parse(text) for text in texts]
-    products = [p for p in plans if p["op"] == "contract"]
-    assert [(p["skips"], p.get("rounded")) for p in products] == [
-        *(("0", "bfloat16"), ("1", None), ("0", "bfloat16"))
+    return [p for p in map(parse, texts) if p["op"] == "contract"]
+
+
+def test_all_products_round_their_operands(compiled: pitc.CompiledModel) -> None:
+    found = onnx.load(compiled.path / "model.onnx", load_external_data=False).graph
+    products = products_of(compiled)
+    assert [(p["skips"], p["rounded"], p.get("stored")) for p in products] == [
+        *(("0", "bfloat16", "result"), ("1", "bfloat16", "left"), ("0", "bfloat16", None))
     ]
     assert not {"MatMul", "Gemm"} & {n.op_type for n in found.node}
     assert compiled.manifest.options.precision == "bf16"
     engines = [r.engine for r in compiled.report.nodes if r.op_type == "MatMul"]
-    assert engines == ["avx512_bf16, cpu", "cpu", "avx512_bf16, cpu"]
+    assert engines == ["avx512_bf16, cpu"] * 3
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -92,6 +97,66 @@ def test_answers_of_every_level(
     assert not x.size or 1e-5 < error(found, wanted) < 6e-3
     (again,) = at_level(compiled, level, threads=4).run(None, {"x": x})
     np.testing.assert_array_equal(found, again)
+
+
+VARIANTS = ("dense", "row", "tile8", "block16", "block64")
+
+
+def with_variant(compiled: pitc.CompiledModel, level: str, variant: str) -> ort.InferenceSession:
+    options = quiet_options()
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("ep.pitexecutionprovider.cpu_level", level)
+    options.add_session_config_entry("ep.pitexecutionprovider.variant", variant)
+    return compiled.session(options)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("rows", [0, 1, 5, 70])
+def test_every_variant_has_the_same_bits(
+    compiled: pitc.CompiledModel, level: str, rows: int
+) -> None:
+    """Zeros of words are skipped, or not."""
+    x = np.random.default_rng(rows).normal(size=(1, rows, 96)).astype(np.float32)
+    answers = [
+        np.asarray(with_variant(compiled, level, v).run(None, {"x": x})[0]) for v in VARIANTS
+    ]
+    for answer in answers[1:]:
+        np.testing.assert_array_equal(answer, answers[0])
+
+
+ODD = """<ir_version: 9, opset_import: ["": 18]>
+g (float[b, 33] x) => (float[b, 64] y) { r = Relu (x) y = MatMul (r, w) }"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_rows_that_no_product_stores_are_made_words(level: str) -> None:
+    """The ReLU of an input, of an odd extent: what is below 0 is none, NaN stays in its row."""
+    proto = onnx.parser.parse_model(ODD)
+    rng = np.random.default_rng(4)
+    w = (rng.normal(size=(33, 64)) / 6).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    compiled = pitc.compile(proto, precision="bf16", suggest=False)
+    for rows in (0, 1, 6, 40):
+        x = rng.normal(size=(rows, 33)).astype(np.float32)
+        wanted = plain(proto, x)
+        for variant in VARIANTS:
+            found = np.asarray(with_variant(compiled, level, variant).run(None, {"x": x})[0])
+            assert found.shape == wanted.shape
+            assert not rows or error(found, wanted) < 6e-3
+    x[3, 32], x[4, 0] = np.nan, -np.nan
+    found = np.asarray(with_variant(compiled, level, "row").run(None, {"x": x})[0])
+    assert np.isnan(found[[3, 4]]).all() and np.isfinite(np.delete(found, [3, 4], 0)).all()
+
+
+def test_a_weight_that_would_be_infinite_is_not_rounded() -> None:
+    """Its product stays float32; the others round."""
+    proto = model()
+    w3 = next(t for t in proto.graph.initializer if t.name == "w3")
+    x = numpy_helper.to_array(w3).copy()
+    x[5, 7] = np.float32(3.4e38)
+    w3.CopyFrom(numpy_helper.from_array(x, "w3"))
+    compiled = pitc.compile(proto, precision="bf16", suggest=False)
+    assert [p.get("rounded") for p in products_of(compiled)] == ["bfloat16", "bfloat16", None]
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -23,7 +23,7 @@ class Contraction {
 
   // C = act(A @ B + bias) + residual, where A may hold zeros. `bits`: [rows, BitWords(k)] of the
   // left rows where a kernel has made them, or null.
-  void RunLeft(const RunContext& run, const LeftRows& left, const uint64_t* bits, const Panels& b,
+  void RunLeft(const RunContext& run, const LeftRows& given, const uint64_t* bits, const Panels& b,
                const Target& target) const;
 
   // C = act(A @ S + bias) + residual, where S may hold zeros, and every row of A and of C is taken.
@@ -36,6 +36,8 @@ class Contraction {
                 const float* bias, const Target& target) const;
 
  private:
+  // Rows of float32 as words of bfloat16.
+  LeftRows AsWords(const RunContext& run, const LeftRows& left, Arena::Scope& scratch) const;
   // True where nothing that lists could skip of S is worth counting all that lives; `unseen` is the
   // work if nothing lived.
   bool IsRightDense(const RunContext& run, const LeftRows& left, const StoredRight& right,

@@ -59,6 +59,7 @@ void GemmOperands::ReadLeft() {
   left_.k = LeftColumns(plan_) / (StoresLeft(plan_) ? 2 : 1);
   left_.data = a_.Floats();
   if (plan_.input_relu) left_.live = Live::kPositive;
+  if (StoresLeft(plan_)) left_.live = Live::kWords;
 }
 
 void GemmOperands::ReadRows() {
@@ -71,8 +72,7 @@ void GemmOperands::ReadRows() {
   if (StoresResult(plan_)) target_.type = Element::kBfloat16;
   const int bytes = RecordOf(target_.type).bytes;
   target_.data = run_.Output(0, lists.shape, bytes, scratch_);
-  if (plan_.scatter)
-    ZeroOtherRows(run_, target_.data, n * bytes, target_.stored, lists.rows, t);
+  if (plan_.scatter) ZeroOtherRows(run_, target_.data, n * bytes, target_.stored, lists.rows, t);
   const int32_t* every = plan_.gather && plan_.scatter ? nullptr : Identity(t, scratch_);
   left_.rows = plan_.gather ? lists.rows : every;
   target_.rows = plan_.scatter ? lists.rows : every;
@@ -82,9 +82,8 @@ void RunGatherGemm(const RunContext& run, const Kernel& kernel, const LeftRows& 
                    const Panels& b, const Target& target, uint64_t* bits) {
   const int64_t t = left.count;
   if (t == 0) return;
-  const GemmSplit split = SplitGemm(t, b.k, b.count, b.width,
-                                    run.ThreadsFor(GemmFlops(t, b.k, b.count * b.width)),
-                                    b.rounded);
+  const GemmSplit split = SplitGemm(
+      t, b.k, b.count, b.width, run.ThreadsFor(GemmFlops(t, b.k, b.count * b.width)), b.rounded);
   run.Each(split.Count(), split.parallel, [&](int64_t task) {
     const GemmSplit::Part part = split.At(task);
     KernelCall call;

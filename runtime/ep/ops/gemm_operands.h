@@ -40,11 +40,13 @@ StoredRight ReadStored(const RunContext& run, const ContractPlan& plan);
 
 // The left operand: row i of the product is made of row rows[i] of `data`.
 struct LeftRows {
-  const float* data = nullptr;  // or words of two numbers of bfloat16
+  const float* data = nullptr;  // or words of two numbers of bfloat16, by `live`
   int64_t stored = 0, k = 0;    // rows and columns of `data`
   const int32_t* rows = nullptr;
   int64_t count = 0;           // rows of the product
   Live live = Live::kNotZero;  // what kernels read of it: they know of a ReLU
+
+  bool AreWords() const { return live == Live::kWords; }
 };
 
 // Where the product goes: row i to row rows[i] of `data`, after row i of the residual was added.

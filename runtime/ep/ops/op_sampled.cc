@@ -147,7 +147,8 @@ class Sampled final : public Operation {
       }
     });
     operands.ReadRows();
-    if (m > 0) Choose(run, operands.left(), right, mask, static_cast<float*>(operands.target().data));
+    if (m > 0)
+      Choose(run, operands.left(), right, mask, static_cast<float*>(operands.target().data));
   }
 
  private:

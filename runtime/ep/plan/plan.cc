@@ -32,9 +32,11 @@ ContractPlan ReadContract(Fields& in) {
   const bool plain = p.activation == ContractPlan::kNone && !p.bias && !p.residual && !p.factor;
   Require(!p.tiles || (!panels && plain),
           "right=kn or right=nk, activation=none, bias=0, residual=0 and factor=0 beside tiles");
-  Require(!p.rounded || (panels && !p.skips && !on_gpu),
-          "no rounded on a GPU, beside skips and without panels");
+  Require(!p.rounded || (panels && !p.inner && !on_gpu),
+          "no rounded on a GPU, beside inner and without panels");
   Require(p.rounded || !p.stored, "no stored without rounded");
+  Require(!p.skips || !StoresResult(p), "no stored result beside skips");
+  Require(!StoresLeft(p) || !p.input_relu, "input_relu=0 beside stored=left");
   Require(!StoresLeft(p) || p.k % 2 == 0, "an even k beside stored=left");
   p.prices = Prices::Read(in, p.dtype, p.skips);
   return p;

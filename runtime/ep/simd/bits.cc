@@ -12,6 +12,7 @@ constexpr int kLanes = kBytes / 4;
 template <Live kLive>
 Ints Mark(const Words32& v) {
   if (kLive == Live::kNotZero) return reinterpret_cast<Ints>(v + v);
+  if (kLive == Live::kWords) return reinterpret_cast<Ints>(v & 0x7fff7fffu);
   const Ints negative = reinterpret_cast<Ints>(v) >> 31;
   const Ints above =
       reinterpret_cast<Ints>(v - (reinterpret_cast<Words32>(negative) & kMinusInfinity));
@@ -48,6 +49,8 @@ void AllBits(const float* row, int64_t n, uint64_t* bits) {
 void LiveBits(Live live, const float* row, int64_t n, uint64_t* bits) {
   if (live == Live::kNotZero) {
     AllBits<Live::kNotZero>(row, n, bits);
+  } else if (live == Live::kWords) {
+    AllBits<Live::kWords>(row, n, bits);
   } else {
     AllBits<Live::kPositive>(row, n, bits);
   }

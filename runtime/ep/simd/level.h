@@ -17,6 +17,7 @@ namespace pitc::PITC_LEVEL {
 
 void LiveBits(Live live, const float* row, int64_t n, uint64_t* bits);
 int64_t MaskBits(const uint8_t* bytes, int64_t n, uint64_t* bits);
+void Round(Live live, const float* row, int64_t n, uint16_t* to);
 void CountMicroTiles(const uint64_t* bits, int64_t rows, int64_t k, uint64_t* columns,
                      MicroTileCounts* counts);
 int64_t CountBits(const uint64_t* words, int64_t n);

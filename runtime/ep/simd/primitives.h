@@ -13,8 +13,9 @@ namespace pitc {
 
 inline int64_t BitWords(int64_t k) { return (k + 63) / 64; }
 
-// What counts as live: what is not zero, or what ReLU would leave (NaN among it).
-enum class Live { kNotZero, kPositive };
+// What counts as live: what is not zero, what ReLU would leave (NaN among it), or words of two
+// numbers of bfloat16 of which one is not zero.
+enum class Live { kNotZero, kPositive, kWords };
 
 // Live micro-tiles. Groups of rows start at row 0 of a call, and the last one may be short.
 struct MicroTileCounts {
@@ -62,6 +63,9 @@ struct Primitives {
   // read.
   int64_t (*pack)(const uint64_t* words, int64_t n, int64_t first, const float* row, int64_t k,
                   int32_t* ks, float* values, int64_t room);
+
+  // row[0..n) as bfloat16, or its ReLU where `live` is kPositive.
+  void (*round)(Live live, const float* row, int64_t n, uint16_t* to);
 };
 
 const Primitives& PrimitivesOf(CpuLevel level);
