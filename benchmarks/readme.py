@@ -54,6 +54,8 @@ SERIES = {
     "opt-125m-ffn-512": "OPT-125M ReLU FFN, 512 tokens",
     "opt-125m-ffn-8": "OPT-125M ReLU FFN, 8 tokens, 6 layers (cold weights)",
     "opt-125m-ffn-1": "OPT-125M ReLU FFN, 1 token, 6 layers (cold weights)",
+    "opt-125m-ffn-512-bf16": "OPT-125M ReLU FFN, `--precision bf16`, 512 tokens",
+    "opt-125m-ffn-1-bf16": "OPT-125M ReLU FFN, `--precision bf16`, 1 token, 6 layers (cold)",
     "opt-350m-ffn-512": "OPT-350M ReLU FFN, 512 tokens",
     "opt-350m-ffn-8": "OPT-350M ReLU FFN, 8 tokens, 6 layers (cold weights)",
     "opt-350m-ffn-1": "OPT-350M ReLU FFN, 1 token, 6 layers (cold weights)",

@@ -76,6 +76,7 @@ class BlocksCase:
         zeros: Share of zeros behind ReLU.
         targets: What is to be reached.
         seed: Of weights and tokens.
+        precision: As of `EncoderCase`.
     """
 
     family: ClassVar[str] = "ffn"
@@ -86,6 +87,7 @@ class BlocksCase:
     zeros: float
     targets: Targets = Targets()
     seed: int = 0
+    precision: str = "float32"
 
     @property
     def sparse_config(self) -> OptConfig | T5Config:
@@ -95,7 +97,8 @@ class BlocksCase:
     @property
     def series(self) -> str:
         """The name without the share of zeros."""
-        return f"{self.label}-ffn-{self.tokens}"
+        suffix = "-bf16" if self.precision == "bf16" else ""
+        return f"{self.label}-ffn-{self.tokens}{suffix}"
 
     @property
     def name(self) -> str:
@@ -306,6 +309,11 @@ BLOCK_CASES: tuple[SparseCase, ...] = (
         for tokens, layers in ((512, 1), (8, stack), (1, stack))
     ),
     BlocksCase("t5-base", replace(T5_BASE, layers=1), 512, 0.95),
+    *(
+        BlocksCase("opt-125m", replace(OPT_125M, layers=n), tokens, zeros, precision="bf16")
+        for tokens, n in ((512, 1), (1, STACKS["opt-125m"][1]))
+        for zeros in (0.0, 0.5, 0.9)
+    ),
     *(_masked(block, zeros) for block in ((1, 1), (32, 32)) for zeros in MASKED_ZEROS),
     ImageCase(CnnConfig((64, 128, 256)), 16, DENSE),
     *(

@@ -264,7 +264,8 @@ def _blocks(case: BlocksCase, model: Path, rng: np.random.Generator) -> Workload
     counts = {"tokens": case.tokens, "zeros": zeros, "live_columns": columns}
     dense = blocks_cost(config, case.tokens)
     useful = blocks_cost(config, case.tokens, 1 - zeros, columns)
-    return Workload(model, (feeds,), None, counts, dense, useful, zeros)
+    precision = case.precision
+    return Workload(model, (feeds,), None, counts, dense, useful, zeros, precision=precision)
 
 
 def _attention(case: TimedAttention, model: Path) -> Workload:
