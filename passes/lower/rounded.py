@@ -28,8 +28,8 @@ def store_rounded(packed: Packed) -> None:
         result = node.outputs[0]
         if not plan.rounded or plan.skips or plan.k > LONGEST_ROUNDED:
             continue
-        values, readers = [result], list[ir.Node]()
-        if not all(_rounds(packed, value, values, readers) for value in values) or not readers:
+        values, readers = [result], list[ir.Node]()  # values grow while they are looked at
+        if not all(_rounds(packed, value, values, readers) for value in values):
             continue
         _store(node, "result")
         for reader in dict.fromkeys(readers):
@@ -64,7 +64,7 @@ def _rounds(
         node, plan = use.node, packed_plan(use.node)
         if reads_sizes(graph, value, node):
             continue
-        if is_outside(graph, node) and use.idx == 0 and keeps_rows(graph, node):
+        if is_outside(graph, node) and keeps_rows(graph, node):
             values.append(node.outputs[0])
         elif isinstance(plan, Contract) and is_outside(graph, node):
             place = list(plan.operands)[use.idx]
