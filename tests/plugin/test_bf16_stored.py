@@ -101,6 +101,12 @@ def model(form: Form) -> onnx.ModelProto:
     return proto
 
 
+def plans_of(compiled: pitc.CompiledModel) -> list[dict[str, str]]:
+    graph = onnx.load(compiled.path / "model.onnx", load_external_data=False).graph
+    texts = [a.s.decode() for n in graph.node for a in n.attribute if a.name == "ep_cache_context"]
+    return [parse(text) for text in texts]
+
+
 def answers(compiled: pitc.CompiledModel, x: Array, threads: int = 1) -> list[Array]:
     options = quiet_options()
     options.intra_op_num_threads = threads
@@ -113,9 +119,7 @@ def test_what_is_stored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     form = FORMS[name]
     proto = model(form)
     made = pitc.compile(proto, precision="bf16", suggest=False)
-    graph = onnx.load(made.path / "model.onnx", load_external_data=False).graph
-    texts = [a.s.decode() for n in graph.node for a in n.attribute if a.name == "ep_cache_context"]
-    plans = [p for p in map(parse, texts) if p["op"] == "contract"]
+    plans = [p for p in plans_of(made) if p["op"] == "contract"]
     assert tuple(p.get("stored") for p in plans) == form.stored
     kept = [s for s in steps.STEPS if s.name != "rounded values"]
     monkeypatch.setattr(steps, "STEPS", kept)
@@ -148,6 +152,8 @@ def test_packed_rows_are_stored_so() -> None:
     for initializer in model(FORMS["a chain"]).graph.initializer:
         proto.graph.initializer.append(initializer)
     made = pitc.compile(proto, padding="mask", precision="bf16", suggest=False)
+    stored = [p.get("stored") for p in plans_of(made) if p["op"] == "contract"]
+    assert stored == ["result", "left"]
     session = made.session(quiet_options())
     source = ort.InferenceSession(
         proto.SerializeToString(), quiet_options(), providers=["CPUExecutionProvider"]
