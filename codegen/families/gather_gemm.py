@@ -29,6 +29,7 @@ from typing import Any
 
 from pitc.codegen import pairs, tir
 from pitc.codegen.engines.pairs import instructions, step_count
+from pitc.codegen.families import gather_gemm_amx
 from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
 from pitc.codegen.families.left import Left, left_operand
 from pitc.codegen.families.right import Right, Turned, right_operand
@@ -70,6 +71,8 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
     """
     if params["k"] < 1 or params["n"] < 1 or params["activation"] not in ACTIVATIONS:
         raise ValueError(f"no gather_gemm kernel for {dict(params)}")
+    if target.multiplies_tiles:
+        return gather_gemm_amx.prim_func(symbol, params, target)
 
     def emit() -> None:
         kernel = _Kernel(params, target)

@@ -98,7 +98,7 @@ class WideRows(Rows):
         tile.add_pair(number, right)
 
 
-class _Block:
+class Block:
     """Rows of a block, converted.
 
     Args:
@@ -107,7 +107,7 @@ class _Block:
         most: Rows of a block.
     """
 
-    def __init__(self, listed: tir.Buffer, stride: int, most: tir.Expr) -> None:
+    def __init__(self, listed: tir.Buffer, stride: int, most: tir.Expr | int) -> None:
         self.listed, self.stride = listed, stride
         self.converted = tir.workspace(most * stride)
         self.first: tir.Expr = None
@@ -116,19 +116,22 @@ class _Block:
         """Convert them."""
         self.first = first
         with tir.serial(tir.int64(0), count) as i:
-            row = tir.hold(tir.index_of(self.listed, first + i))
-            self.convert(row, tir.hold(i * self.stride))
+            self.convert(tir.hold(tir.index_of(self.listed, first + i)), i)
 
-    def convert(self, row: tir.Expr, place: tir.Expr) -> None:
-        """Convert one, to begin at `place`."""
+    def convert(self, row: tir.Expr, i: tir.Expr) -> None:
+        """Convert one, the `i`-th of the block."""
         raise NotImplementedError
+
+    def place(self, i: tir.Expr, s: tir.Expr) -> tir.Expr:
+        """Where vector `s` of the words of row `i` begins."""
+        return i * self.stride + s * tir.LANES
 
     def rows(self, listed: Sequence[tir.Expr]) -> list[tir.Expr]:
         """Where they begin."""
         return [tir.bind((i - self.first) * self.stride) for i in listed]
 
 
-class PairRows(_Block):
+class PairRows(Block):
     """Rows of float32, rounded to words of two numbers.
 
     Args:
@@ -138,25 +141,27 @@ class PairRows(_Block):
         input_relu: Numbers below 0 stand for 0.
     """
 
+    gap = tir.LANES
+    """Between two rows: a power of two apart they would share few lines of the caches."""
+
     def __init__(
-        self, a: tir.Buffer, listed: tir.Buffer, most: tir.Expr, *, input_relu: bool
+        self, a: tir.Buffer, listed: tir.Buffer, most: tir.Expr | int, *, input_relu: bool
     ) -> None:
         self.a, self.k, self.input_relu = a, int(a.shape[1]), input_relu
         words = -(-self.k // (2 * tir.LANES)) * tir.LANES
-        # Rows a power of two apart would share few lines of the caches.
-        super().__init__(listed, words + tir.LANES, most)
+        super().__init__(listed, words + self.gap, most)
         self.rest = tir.workspace(2 * tir.LANES)
 
-    def convert(self, row: tir.Expr, place: tir.Expr) -> None:
+    def convert(self, row: tir.Expr, i: tir.Expr) -> None:
         """Round it."""
         step = 2 * tir.LANES
         whole, rest = divmod(self.k, step)
         if whole:
             with tir.serial(tir.int64(0), tir.int64(whole)) as s:
-                self.round(self.a, (row, s * step), place + s * tir.LANES)
+                self.round(self.a, (row, s * step), self.place(i, s))
         if rest:
             self.copy_rest(row, rest)
-            self.round(self.rest, (tir.int64(0),), place + whole * tir.LANES)
+            self.round(self.rest, (tir.int64(0),), self.place(i, tir.int64(whole)))
 
     def round(self, source: tir.Buffer, start: tuple[tir.Expr, ...], place: tir.Expr) -> None:
         """A vector of words, of 32 numbers from one on."""
@@ -181,7 +186,7 @@ class PairRows(_Block):
         tile.step((lambda r: self.converted[rows[r] + k], right))
 
 
-class WideBlock(_Block):
+class WideBlock(Block):
     """Rows of words of two numbers as float32: first those of even k, behind them those of odd k.
 
     Args:
@@ -195,8 +200,9 @@ class WideBlock(_Block):
         self.apart = -(-self.k // tir.LANES) * tir.LANES
         super().__init__(listed, 2 * self.apart + tir.LANES, most)
 
-    def convert(self, row: tir.Expr, place: tir.Expr) -> None:
+    def convert(self, row: tir.Expr, i: tir.Expr) -> None:
         """Take it apart."""
+        place = tir.hold(i * self.stride)
 
         def part(start: tir.Expr, lanes: int) -> None:
             words = tir.keep(tir.load(self.a, row, start, lanes=lanes))

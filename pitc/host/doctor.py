@@ -14,10 +14,12 @@ from pitc.errors import PitcError, PitcWarning
 from pitc.host.cuda import cuda_driver, has_nvidia_gpu
 from pitc.host.machine import (
     LEVEL_NAMES,
+    allows_tiles,
     cpu_level,
     cpu_name,
     installed,
     multiplies_pairs,
+    multiplies_tiles,
     python_version,
 )
 from pitc.options import LEVELS
@@ -72,6 +74,8 @@ def _packages() -> Iterator[Finding]:
 def _cpu() -> Iterator[Finding]:
     if level := cpu_level():
         units = ", AVX512-BF16 for --precision bf16" if multiplies_pairs() else ""
+        if multiplies_tiles():
+            units += ", and AMX" if allows_tiles() else ", but AMX is not allowed to this process"
         yield Finding("cpu", "ok", f"{cpu_name()}: level {level} ({LEVEL_NAMES[level]}{units})")
     else:
         detail = f"{cpu_name()}: neither AVX-512 nor AVX2; models run their source graph"

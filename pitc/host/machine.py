@@ -1,5 +1,6 @@
 """What this machine is: CPU level and installed versions."""
 
+import ctypes
 import platform
 import sys
 from functools import cache
@@ -31,6 +32,21 @@ def cpu_level() -> str | None:
 def multiplies_pairs() -> bool:
     """True where the CPU has an instruction for products of bfloat16 (AVX512-BF16)."""
     return cpu_level() == "v4" and "avx512_bf16" in _cpu_field("flags").split()
+
+
+@cache
+def multiplies_tiles() -> bool:
+    """True where the CPU has a matrix unit for bfloat16 (AMX)."""
+    return multiplies_pairs() and {"amx_tile", "amx_bf16"} <= set(_cpu_field("flags").split())
+
+
+@cache
+def allows_tiles() -> bool:
+    """True where the operating system lets this process use the unit's registers: it is asked."""
+    if not multiplies_tiles():
+        return False
+    arch_prctl, request, tile_data = 158, 0x1023, 18
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, request, tile_data) == 0)
 
 
 @cache

@@ -50,9 +50,9 @@ def kernels_of(plan: Contract | Attention, target: Target, rows: int | None = No
         pairs = [(x.level, *x.gemm_tile) for x in levels]
     engine = "cpu"
     if isinstance(plan, Contract) and plan.rounded:
-        levels = list(levels_of("bfloat16", levels))
+        levels = list(levels_of("bfloat16", levels, dense=True))
         pairs = [(x.level, *x.gemm_tile) for x in levels]
-        engine = "avx512_bf16, cpu" if V4_BF16 in levels else engine
+        engine = "amx, avx512_bf16, cpu" if V4_BF16 in levels else engine
     cut: tuple[str, ...] = ()
     if isinstance(plan, Contract) and plan.skips:
         found = [(v.name, v.micro_tile()) for v in VARIANTS.values() if v.pit_axis]

@@ -37,6 +37,7 @@ class CpuLevel:
         triple: LLVM's name of its machine; empty: that of the x86-64 on which it is compiled.
         features: What else it has, in LLVM's words.
         multiplies_pairs: An instruction adds two products of bfloat16 to a float32 sum.
+        multiplies_tiles: A matrix unit multiplies tiles of bfloat16.
     """
 
     level: str
@@ -52,6 +53,7 @@ class CpuLevel:
     triple: str = ""
     features: tuple[str, ...] = ()
     multiplies_pairs: bool = False
+    multiplies_tiles: bool = False
 
 
 CPU_LEVELS = (
@@ -62,6 +64,15 @@ CPU_LEVELS = (
 
 #: AVX512-BF16 beside `v4`: kernels of bfloat16 are built for it as well.
 V4_BF16 = replace(CPU_LEVELS[0], level="v4_bf16", features=("+avx512bf16",), multiplies_pairs=True)
+
+#: AMX beside it: for dense products.
+V4_AMX = replace(
+    V4_BF16,
+    level="v4_amx",
+    gemm_tile=(32, 32),
+    features=("+avx512bf16", "+amx-tile", "+amx-bf16"),
+    multiplies_tiles=True,
+)
 
 #: 64-bit Arm: correct on an emulator, tuned on no machine; its tiles and prices are those of `v3`.
 NEON = CpuLevel(
@@ -85,7 +96,7 @@ def cpu_level_of(name: str) -> CpuLevel:
     Raises:
         UsageError: No such level.
     """
-    levels = (*CPU_LEVELS, V4_BF16, NEON)
+    levels = (*CPU_LEVELS, V4_BF16, V4_AMX, NEON)
     for level in levels:
         if level.level == name:
             return level
@@ -93,11 +104,20 @@ def cpu_level_of(name: str) -> CpuLevel:
     raise UsageError(f"unknown CPU level {name!r}", hint=f"known levels: {known}")
 
 
-def levels_of(dtype: str, levels: Sequence[CpuLevel]) -> tuple[CpuLevel, ...]:
-    """The levels for which kernels of an element type are built, where these are wanted."""
-    if dtype != "bfloat16" or CPU_LEVELS[0] not in levels or V4_BF16 in levels:
+def levels_of(
+    dtype: str, levels: Sequence[CpuLevel], *, dense: bool = False
+) -> tuple[CpuLevel, ...]:
+    """The levels for which kernels are built, where these are wanted.
+
+    Args:
+        dtype: Of their elements.
+        levels: Those that are wanted.
+        dense: They multiply all of their operands.
+    """
+    if dtype != "bfloat16" or CPU_LEVELS[0] not in levels:
         return tuple(levels)
-    return (V4_BF16, *levels)
+    more = (V4_AMX, V4_BF16) if dense else (V4_BF16,)
+    return (*(x for x in more if x not in levels), *levels)
 
 
 @dataclass(frozen=True, slots=True)

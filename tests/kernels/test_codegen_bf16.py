@@ -1,4 +1,4 @@
-"""gather_gemm over bfloat16: every level, and a model of the instruction that any machine runs."""
+"""gather_gemm over bfloat16: every level, and models of the instructions that any machine runs."""
 
 import functools
 import tempfile
@@ -14,9 +14,10 @@ from pitc.codegen import reference
 from pitc.codegen.build.library import levels_of, object_code
 from pitc.codegen.build.link import Part, link_library
 from pitc.codegen.call import KernelLibrary
+from pitc.host.machine import allows_tiles
 from pitc.ir.kernel import LONGEST_ROUNDED, KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, pair_panels, panel_count
-from pitc.ir.target import V4_BF16, CpuLevel, cpu_level_of
+from pitc.ir.target import V4_AMX, V4_BF16, CpuLevel, cpu_level_of
 from tests.codegen_kernels import IS_EMULATED, LEVELS, Array, guarded, normal
 
 if IS_EMULATED:
@@ -24,6 +25,8 @@ if IS_EMULATED:
 
 MODEL = replace(V4_BF16, level="model", mcpu="x86-64-v3", features=())
 """What AVX512-BF16 computes, in steps that every machine has."""
+MODEL_OF_TILES = replace(V4_AMX, level="model_amx", mcpu="x86-64-v3", features=())
+"""What AMX computes."""
 #: k, n, activation, residual, input_relu: tails of every kind, k in one stretch and in blocks
 SHAPES = [
     *((1, 1, "none", 0, 0), (3, 5, "relu", 1, 0), (33, 70, "none", 0, 1), (64, 64, "gelu", 1, 0)),
@@ -53,7 +56,8 @@ def levels() -> list[CpuLevel]:
     machine = Path("/proc/cpuinfo").read_text()
     here = [cpu_level_of(name) for name in LEVELS]
     native = [V4_BF16] if "avx512_bf16" in machine else []
-    return [*native, *here, MODEL]
+    native += [V4_AMX] if allows_tiles() else []
+    return [*native, *here, MODEL, MODEL_OF_TILES]
 
 
 @functools.cache
@@ -206,3 +210,5 @@ def test_levels_of_kernels() -> None:
     assert levels_of("bfloat16", (v3,)) == (v3,)
     assert levels_of("float32", (v4, v3)) == (v4, v3)
     assert levels_of("bfloat16", (V4_BF16, v4)) == (V4_BF16, v4)
+    assert levels_of("bfloat16", (v4, v3), dense=True) == (V4_AMX, V4_BF16, v4, v3)
+    assert levels_of("bfloat16", (v3,), dense=True) == (v3,)

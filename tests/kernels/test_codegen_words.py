@@ -39,7 +39,13 @@ def request(family: str, shape: Shape) -> KernelRequest:
 
 @functools.cache
 def kernels() -> KernelLibrary:
-    wanted = [(request(f, s), level) for f in FAMILIES for s in SHAPES for level in levels()]
+    wanted = [
+        (request(f, s), level)
+        for f in FAMILIES
+        for s in SHAPES
+        for level in levels()
+        if f == "gather_gemm" or not level.multiplies_tiles
+    ]
     objects = {f"{r.symbol}_{level.level}": object_code(r, level) for r, level in wanted}
     path = Path(tempfile.mkdtemp(prefix="pitc-test-words-")) / "kernels.so"
     link_library([Part(objects, ("__TVMBackend*",))], path)
@@ -99,6 +105,8 @@ def test_every_list_gives_the_bits_of_the_dense_kernel(shape: Shape, level: CpuL
             case = Case(shape, rows, share)
             dense = case.run(level, "gather_gemm", 0)
             case.check(dense)
+            if level.multiplies_tiles:  # which have no lists, and sum in another order
+                continue
             for family, sizes in SIZES.items():
                 for size in sizes:
                     found = case.run(level, family, size)

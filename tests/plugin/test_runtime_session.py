@@ -72,7 +72,9 @@ def test_cpu_levels(tmp_path: Path) -> None:
         assert best == 3 if n == 10 else best in (3, 4)
         if best == 4:
             assert level(session(path, cpu_level="v4")) == 4
-    assert "expected cpu_level v3, v4 or v4_bf16, got 'v5'" in creation_error(path, cpu_level="v5")
+    assert "expected cpu_level v3, v4, v4_bf16 or v4_amx, got 'v5'" in creation_error(
+        path, cpu_level="v5"
+    )
     with pytest.raises(UsageError, match="unknown provider option 'colour'"):
         session(path, colour="red")
 

@@ -2,6 +2,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <initializer_list>
@@ -53,16 +55,29 @@ CpuLevel MachineCpuLevel() {
   }
   if (!Has(saved, kZmmSaved) || !Has(leaf7, kLeaf7bV4)) return CpuLevel::kV3;
   constexpr uint32_t kBf16 = Bits({5});
-  return Has(Cpuid(7, 1).a, kBf16) ? CpuLevel::kV4Bf16 : CpuLevel::kV4;
+  if (!Has(Cpuid(7, 1).a, kBf16)) return CpuLevel::kV4;
+  constexpr uint32_t kAmx = Bits({22, 24}), kTilesSaved = Bits({17, 18});  // bfloat16, tiles
+  const bool tiles = Has(Cpuid(7).d, kAmx) && Has(saved, kTilesSaved);
+  return tiles ? CpuLevel::kV4Amx : CpuLevel::kV4Bf16;
+}
+
+bool AllowsTiles() {
+  constexpr long kRequest = 0x1023, kTileData = 18;
+  static const bool allowed = syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+  return allowed;
 }
 #elif defined(__aarch64__)
 CpuLevel MachineCpuLevel() { return CpuLevel::kNeon; }
+bool AllowsTiles() { return false; }
 #else
 CpuLevel MachineCpuLevel() { return CpuLevel::kBaseline; }
+bool AllowsTiles() { return false; }
 #endif
 
 const char* Name(CpuLevel level) {
   switch (level) {
+    case CpuLevel::kV4Amx:
+      return "v4_amx";
     case CpuLevel::kV4Bf16:
       return "v4_bf16";
     case CpuLevel::kV4:

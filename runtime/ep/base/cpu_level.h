@@ -3,22 +3,27 @@
 
 namespace pitc {
 
-enum class CpuLevel { kBaseline, kNeon, kV3, kV4, kV4Bf16 };
+enum class CpuLevel { kBaseline, kNeon, kV3, kV4, kV4Bf16, kV4Amx };
 
 // Those that kernels are built for on this architecture, best first.
 #if defined(__aarch64__)
 constexpr CpuLevel kKernelLevels[] = {CpuLevel::kNeon};
 constexpr const char* kKernelLevelNames = "neon";
 #else
-constexpr CpuLevel kKernelLevels[] = {CpuLevel::kV4Bf16, CpuLevel::kV4, CpuLevel::kV3};
-constexpr const char* kKernelLevelNames = "v3, v4 or v4_bf16";
+constexpr CpuLevel kKernelLevels[] = {CpuLevel::kV4Amx, CpuLevel::kV4Bf16, CpuLevel::kV4,
+                                      CpuLevel::kV3};
+constexpr const char* kKernelLevelNames = "v3, v4, v4_bf16 or v4_amx";
 #endif
 
 // What processor and operating system offer: v4 is x86-64-v4 (AVX-512 F, BW, CD, DQ, VL), v4_bf16
-// has AVX512-BF16 as well, v3 is x86-64-v3 (AVX2, FMA, BMI); neon is any 64-bit Arm.
+// has AVX512-BF16 as well, and v4_amx AMX for bfloat16; v3 is x86-64-v3 (AVX2, FMA, BMI); neon is
+// any 64-bit Arm.
 CpuLevel MachineCpuLevel();
 
-// `baseline`, `neon`, `v3`, `v4` or `v4_bf16`.
+// Whether the operating system lets this process use the tile registers of AMX: it is asked once.
+bool AllowsTiles();
+
+// `baseline`, `neon`, `v3`, `v4`, `v4_bf16` or `v4_amx`.
 const char* Name(CpuLevel level);
 
 }  // namespace pitc

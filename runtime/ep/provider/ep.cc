@@ -208,7 +208,7 @@ Kernel Ep::LoadKernel(const Plan& plan, const std::string& symbol, const OrtGrap
     if (level > level_) continue;
     kernel.symbol = symbol + "_" + Name(level);
     kernel.function = kernel.library->Find(kernel.symbol);
-    if (kernel.function) return kernel;
+    if (kernel.function && (level != CpuLevel::kV4Amx || AllowsTiles())) return kernel;
   }
   Fail("expected kernel '", symbol, "' for CPU level ", Name(level_), " in '", plan.library,
        "', got none; compile the model again for this CPU");
