@@ -71,19 +71,19 @@ class WideTile(DenseTile):
 def step_count(params: Mapping[str, Any]) -> int:
     """Steps over all k of a kernel."""
     k: int = params["k"]
-    return -(-k // 2) if params["dtype"] == "bfloat16" else k
+    return -(-k // 2) if params.get("dtype") == "bfloat16" else k
 
 
 def tiles(params: Mapping[str, Any], target: CpuLevel) -> type[DenseTile]:
     """What multiplies the operands of a kernel: float32, or words of both."""
-    if params["dtype"] != "bfloat16":
+    if params.get("dtype") != "bfloat16":
         return DenseTile
     return PairTile if target.multiplies_pairs else WordTile
 
 
 def instructions(params: Mapping[str, Any], target: CpuLevel) -> AbstractContextManager[None]:
     """Statements that may use what the kernel needs of `pairs`."""
-    makes = params["dtype"] == "bfloat16" and target.multiplies_pairs
+    makes = params.get("dtype") == "bfloat16" and target.multiplies_pairs
     if makes or params.get("rounds_result"):
         return pairs.pairing(native=bool(target.features))
     return nullcontext()
