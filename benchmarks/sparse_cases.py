@@ -108,7 +108,7 @@ class BlocksCase:
     @property
     def source(self) -> object:
         """What the model is made from."""
-        return self.sparse_config, self.seed
+        return self.sparse_config, self.seed, self.precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ BLOCK_CASES: tuple[SparseCase, ...] = (
     ),
     BlocksCase("t5-base", replace(T5_BASE, layers=1), 512, 0.95),
     *(
-        BlocksCase("opt-125m", replace(OPT_125M, layers=n), tokens, zeros, precision="bf16")
+        replace(_blocks("opt-125m", replace(OPT_125M, layers=n), tokens, zeros), precision="bf16")
         for tokens, n in ((512, 1), (1, STACKS["opt-125m"][1]))
         for zeros in (0.0, 0.5, 0.9)
     ),
