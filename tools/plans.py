@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from pitc.ir.plans.kinds import Kind, Layout, Lines, Listed, Whole, Word, kinds_of
-from pitc.ir.plans.ops import OPS, OWN, WEIGHT, Operand, Plan
+from pitc.ir.plans.ops import LEFT, OPS, OWN, WEIGHT, Operand, Plan
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "plans.md"
 BEGIN, END = "<!-- python -m tools.plans -->", "<!-- end -->"
@@ -51,7 +51,7 @@ def _row(plan: type[Plan]) -> str:
 
 
 def _operand(operand: Operand) -> str:
-    own = "" if operand.type in (OWN, WEIGHT, "any") else f" {operand.type}"
+    own = "" if operand.type in (OWN, LEFT, WEIGHT, "any") else f" {operand.type}"
     packed = " (packed)" if operand.packed_by else ""
     when = f", if {' or '.join(f'`{name}`' for name in operand.when)}" if operand.when else ""
     return f"{operand.name}{own}{packed}{when}"

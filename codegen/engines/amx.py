@@ -13,7 +13,8 @@ from typing import Protocol
 
 import tvm
 
-from pitc.codegen import pairs, tir
+from pitc.codegen import tir
+from pitc.codegen.engines.pairs import HALVES
 from pitc.codegen.tir import LANES, T
 
 TILE = 16
@@ -166,7 +167,7 @@ class ModelTiles:
                     with tir.serial(tir.int64(0), tir.int64(TILE)) as s:
                         x = tir.keep(tir.splat(words[(*lead_a, first + r * TILE + s)]))
                         y = tir.keep(tir.load(panel, *lead_b, k + s, column))
-                        for chain, half in zip(chains, _HALVES, strict=True):
+                        for chain, half in zip(chains, HALVES, strict=True):
                             chain.set(tir.fma(half(x), half(y), chain.value))
                     at = tir.int64(i * TILE) + r, tir.int64(v * LANES)
                     both = tir.keep(chains[0].value + chains[1].value)
@@ -175,6 +176,3 @@ class ModelTiles:
     def store(self) -> tir.Buffer:
         """They are there."""
         return self.sums
-
-
-_HALVES = (pairs.first_of_pairs, pairs.second_of_pairs)
