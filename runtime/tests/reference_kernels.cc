@@ -124,26 +124,8 @@ int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activatio
   return 0;
 }
 
-// A tensor of floats in place of one of bfloat16 numbers.
-struct Widened {
-  std::vector<float> floats;
-  int64_t shape[2];
-  Tensor tensor;
-
-  Widened(const Tensor* halves, int64_t rows, int64_t columns)
-      : floats(static_cast<size_t>(rows * columns)), shape{rows, columns}, tensor(*halves) {
-    for (size_t i = 0; i < floats.size(); ++i)
-      memcpy(reinterpret_cast<char*>(&floats[i]) + 2, Data<uint16_t>(halves) + i, 2);
-    tensor.code = pitc::tvm::kFloatCode;
-    tensor.bits = 32;
-    tensor.shape = shape;
-    tensor.data = floats.data();
-  }
-};
-
-// The same of words of two bfloat16 numbers; `a` and C may be such numbers, too.
-int RoundedGemm(const Any* raw, int32_t count, int k, int n, Activation activation,
-                bool stored = false) {
+// The same of words of two bfloat16 numbers.
+int RoundedGemm(const Any* raw, int32_t count, int k, int n, Activation activation) {
   if (count < 3 || raw[2].type_index != pitc::tvm::kTensorPtr) return Refuse("words", 2);
   const auto* const words = static_cast<const Tensor*>(raw[2].v_ptr);
   const bool floats = words->code == pitc::tvm::kFloatCode && words->bits == 32;
@@ -166,20 +148,57 @@ int RoundedGemm(const Any* raw, int32_t count, int k, int n, Activation activati
   b.shape = shape;
   std::vector<Any> given(raw, raw + count);
   given[2].v_ptr = &b;
-  if (!stored) return GatherGemm(given.data(), count, k, n, activation, false, 0);
-  if (count < 6) return Refuse("C", 5);
-  const auto *const a = static_cast<const Tensor*>(raw[0].v_ptr), *const c =
-                                                                      static_cast<const Tensor*>(
-                                                                          raw[5].v_ptr);
-  if (a->shape[1] * 2 != k || c->bits != 16 || c->code != pitc::tvm::kUIntCode)
-    return Refuse("words of A and uint16 of C", 0);
-  Widened left(a, a->shape[0], k), result(c, c->shape[0], n);
-  given[0].v_ptr = &left.tensor;
-  given[5].v_ptr = &result.tensor;
-  const int code = GatherGemm(given.data(), count, k, n, activation, false, 0);
-  for (size_t i = 0; i < result.floats.size(); ++i)
-    memcpy(Data<uint16_t>(c) + i, reinterpret_cast<char*>(&result.floats[i]) + 2, 2);
-  return code;
+  return GatherGemm(given.data(), count, k, n, activation, false, 0);
+}
+
+// The same where `a` and C are such numbers, too: the rows of the call as floats, 0, 1, .. Other
+// rows may be of other threads.
+int StoredGemm(const Any* raw, int32_t count, int k, int n, Activation activation) {
+  Args args(raw, count);
+  const Tensor *a = args.Floats(2), *rows_a = args.Int32s(1), *b = args.Floats(3),
+               *bias = args.Floats(1), *rows_c = args.Int32s(1),
+               *c = args.Array(pitc::tvm::kUIntCode, 16, 2);
+  const int64_t i0 = args.Int(), i1 = args.Int(), j0 = args.Int(), j1 = args.Int();
+  if (!args.Good()) return -1;
+  const int64_t t = rows_a->shape[0];
+  args.Demand(a->shape[1] * 2 == k && c->shape[1] == n && rows_c->shape[0] == t, "k, n or rows");
+  args.Demand(0 <= i0 && i0 < i1 && i1 <= t && 0 <= j0 && j0 < j1, "range");
+  if (!args.Good()) return -1;
+  args.Demand(Below(Data<int32_t>(rows_a), i0, i1, a->shape[0]) &&
+                  Below(Data<int32_t>(rows_c), i0, i1, c->shape[0]),
+              "bad index");
+  if (!args.Good()) return -1;
+  int64_t left_shape[] = {i1 - i0, k}, result_shape[] = {i1 - i0, n};
+  std::vector<float> left(static_cast<size_t>((i1 - i0) * k)),
+      result(static_cast<size_t>((i1 - i0) * n));
+  std::vector<int32_t> every(static_cast<size_t>(i1 - i0));
+  for (int64_t i = i0; i < i1; ++i) {
+    every[static_cast<size_t>(i - i0)] = static_cast<int32_t>(i - i0);
+    const auto* x = Data<uint16_t>(a) + int64_t{Data<int32_t>(rows_a)[i]} * k;
+    for (int64_t l = 0; l < k; ++l) {
+      const uint32_t bits = uint32_t{x[l]} << 16;
+      memcpy(&left[static_cast<size_t>((i - i0) * k + l)], &bits, sizeof bits);
+    }
+  }
+  Tensor floats = *a, sums = *a, rows = *rows_a;
+  floats.data = left.data(), floats.shape = left_shape;
+  sums.data = result.data(), sums.shape = result_shape;
+  rows.data = every.data(), rows.shape = left_shape;
+  Tensor right = *b, added = *bias;
+  std::vector<Any> given(raw, raw + count);
+  Tensor* const tensors[] = {&floats, &rows, &right, &added, &rows, &sums};
+  for (size_t i = 0; i < 6; ++i) given[i].v_ptr = tensors[i];
+  given[6].v_int = 0, given[7].v_int = i1 - i0;
+  if (const int code = RoundedGemm(given.data(), count, k, n, activation)) return code;
+  for (int64_t i = i0; i < i1; ++i) {
+    auto* y = Data<uint16_t>(c) + int64_t{Data<int32_t>(rows_c)[i]} * n;
+    for (int64_t j = j0 * 64; j < std::min<int64_t>(j1 * 64, n); ++j) {
+      uint32_t bits;
+      memcpy(&bits, &result[static_cast<size_t>((i - i0) * n + j)], sizeof bits);
+      y[j] = static_cast<uint16_t>(bits >> 16);
+    }
+  }
+  return 0;
 }
 
 int Panels(const Any* raw, int32_t count, int k) {
@@ -424,7 +443,7 @@ STORED(70, 5, none)
 STORED(70, 5, relu)
 STORED(8000, 2100, none)
 KERNEL(gather_gemm_k5_n70_relu_bf16, RoundedGemm, 5, 70, Activation::relu)
-KERNEL(gather_gemm_k6_n70_relu_bf16_left_result, RoundedGemm, 6, 70, Activation::relu, true)
+KERNEL(gather_gemm_k6_n70_relu_bf16_left_result, StoredGemm, 6, 70, Activation::relu)
 KERNEL(gather_gemm_k3_n70_relu_bits, GatherGemm, 3, 70, Activation::relu, false, 0, true)
 ATTENTION(1, 1)
 ATTENTION(4, 4)
