@@ -15,6 +15,29 @@ from pitc.codegen.tir import LANES
 
 _FLOATS, _HALVES = f"<{LANES} x float>", f"<{2 * LANES} x bfloat>"
 _WORDS, _SHORTS = f"<{LANES} x i32>", f"<{LANES} x i16>"
+_TWICE = f"<{2 * LANES} x i16>"
+
+
+def _places(*numbers: int) -> str:
+    return f"<{len(numbers)} x i32> <{', '.join(f'i32 {i}' for i in numbers)}>"
+
+
+def _of_both(first: int) -> str:
+    """Numbers of two vectors from one on, in turn."""
+    return _places(*(i + of * 2 * LANES for i in range(first, first + LANES) for of in (0, 1)))
+
+
+_ZIPS = "".join(
+    f"""
+define internal {_FLOATS} @pitc_zip_{name}({_FLOATS} %x, {_FLOATS} %y) alwaysinline {{
+  %a = bitcast {_FLOATS} %x to {_TWICE}
+  %b = bitcast {_FLOATS} %y to {_TWICE}
+  %h = shufflevector {_TWICE} %a, {_TWICE} %b, {_of_both(first)}
+  %r = bitcast {_TWICE} %h to {_FLOATS}
+  ret {_FLOATS} %r
+}}"""
+    for name, first in (("low", 0), ("high", LANES))
+)
 _PAIRS = f"""
 declare {_FLOATS} @llvm.x86.avx512bf16.dpbf16ps.512({_FLOATS}, {_HALVES}, {_HALVES})
 declare {_HALVES} @llvm.x86.avx512bf16.cvtne2ps2bf16.512({_FLOATS}, {_FLOATS})
@@ -31,13 +54,19 @@ define internal {_FLOATS} @pitc_as_pairs({_FLOATS} %low, {_FLOATS} %high) always
   %r = bitcast {_HALVES} %h to {_FLOATS}
   ret {_FLOATS} %r
 }}
+define internal {_FLOATS} @pitc_lane_pairs({_FLOATS} %low, {_FLOATS} %high) alwaysinline #0 {{
+  %h = call {_HALVES} @llvm.x86.avx512bf16.cvtne2ps2bf16.512({_FLOATS} %high, {_FLOATS} %low)
+  %z = shufflevector {_HALVES} %h, {_HALVES} poison, IN_TURN
+  %r = bitcast {_HALVES} %z to {_FLOATS}
+  ret {_FLOATS} %r
+}}
 define internal {_SHORTS} @pitc_as_halves({_FLOATS} %x) alwaysinline #0 {{
   %h = call <{LANES} x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512({_FLOATS} %x)
   %r = bitcast <{LANES} x bfloat> %h to {_SHORTS}
   ret {_SHORTS} %r
 }}
 attributes #0 = {{ "target-features"="+avx512f,+avx512bw,+avx512vl,+avx512bf16" }}
-"""
+""".replace("IN_TURN", _places(*(i + of * LANES for i in range(LANES) for of in (0, 1))))
 
 
 def _each(value: int) -> str:
@@ -79,9 +108,17 @@ define internal {_WORDS} @pitc_rounded({_FLOATS} %x) alwaysinline {{
 define internal {_FLOATS} @pitc_as_pairs({_FLOATS} %low, {_FLOATS} %high) alwaysinline {{
   %a = call {_WORDS} @pitc_rounded({_FLOATS} %low)
   %b = call {_WORDS} @pitc_rounded({_FLOATS} %high)
-  %all = shufflevector {_WORDS} %a, {_WORDS} %b, <{2 * LANES} x i32> <PLACES>
+  %all = shufflevector {_WORDS} %a, {_WORDS} %b, {_places(*range(2 * LANES))}
   %h = trunc <{2 * LANES} x i32> %all to <{2 * LANES} x i16>
   %r = bitcast <{2 * LANES} x i16> %h to {_FLOATS}
+  ret {_FLOATS} %r
+}}
+define internal {_FLOATS} @pitc_lane_pairs({_FLOATS} %low, {_FLOATS} %high) alwaysinline {{
+  %a = call {_WORDS} @pitc_rounded({_FLOATS} %low)
+  %b = call {_WORDS} @pitc_rounded({_FLOATS} %high)
+  %up = shl {_WORDS} %b, {_each(16)}
+  %w = or {_WORDS} %a, %up
+  %r = bitcast {_WORDS} %w to {_FLOATS}
   ret {_FLOATS} %r
 }}
 define internal {_SHORTS} @pitc_as_halves({_FLOATS} %x) alwaysinline {{
@@ -89,17 +126,17 @@ define internal {_SHORTS} @pitc_as_halves({_FLOATS} %x) alwaysinline {{
   %r = trunc {_WORDS} %w to {_SHORTS}
   ret {_SHORTS} %r
 }}
-""".replace("PLACES", ", ".join(f"i32 {i}" for i in range(2 * LANES)))
+"""
 
 
 @contextmanager
 def pairing(*, native: bool) -> Iterator[None]:
-    """Statements that may use `as_pairs`, `store_halves` and `dot_pairs`.
+    """Statements that may use what follows.
 
     Args:
         native: The machine has instructions for them; else steps do the same, for tests.
     """
-    helpers = _PAIRS if native else _MODEL_OF_PAIRS
+    helpers = _ZIPS + (_PAIRS if native else _MODEL_OF_PAIRS)
     with tir.T.attr(tir.int64(0), "pragma_import_llvm", tvm.ir.StringImm(helpers)):
         yield
 
@@ -107,6 +144,21 @@ def pairing(*, native: bool) -> Iterator[None]:
 def as_pairs(low: tir.Expr, high: tir.Expr) -> tir.Expr:
     """Round 32 floats to bfloat16: word i of the vector holds numbers 2 i and 2 i + 1."""
     return tir.T.call_extern(f"float32x{LANES}", "pitc_as_pairs", low, high)
+
+
+def lane_pairs(low: tir.Expr, high: tir.Expr) -> tir.Expr:
+    """Round 32 floats to bfloat16: word i of the vector holds numbers i of `low` and of `high`."""
+    return tir.T.call_extern(f"float32x{LANES}", "pitc_lane_pairs", low, high)
+
+
+def zipped(x: tir.Expr, y: tir.Expr) -> tuple[tir.Expr, tir.Expr]:
+    """Words of the numbers of two vectors of words, the first 16 and the last 16.
+
+    x (1, 2) (3, 4) ..  and  y (5, 6) (7, 8) ..   ->   (1, 5) (2, 6) (3, 7) (4, 8) ..
+    """
+    names = ("pitc_zip_low", "pitc_zip_high")
+    low, high = (tir.T.call_extern(f"float32x{LANES}", name, x, y) for name in names)
+    return low, high
 
 
 def store_halves(buffer: tir.Buffer, x: tir.Expr, *index: tir.Expr, lanes: int = LANES) -> None:
@@ -123,6 +175,17 @@ def store_halves(buffer: tir.Buffer, x: tir.Expr, *index: tir.Expr, lanes: int =
     *lead, first = index
     for lane in range(lanes):
         tir.assign(buffer, rest[lane], *lead, first + lane)
+
+
+def spread(x: tir.Expr) -> tuple[tir.Expr, tir.Expr]:
+    """The numbers of words as floats in their order, the first 16 and the last 16."""
+    even, odd = tir.keep(first_of_pairs(x)), tir.keep(second_of_pairs(x))
+    half = LANES // 2
+    low, high = (
+        tir.shuffle(even, odd, [i + of * LANES for i in range(at, at + half) for of in (0, 1)])
+        for at in (0, half)
+    )
+    return low, high
 
 
 def dot_pairs(x: tir.Expr, y: tir.Expr, total: tir.Expr) -> tir.Expr:

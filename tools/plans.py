@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from pitc.ir.plans.kinds import Kind, Layout, Lines, Listed, Whole, Word, kinds_of
-from pitc.ir.plans.ops import LEFT, OPS, OWN, WEIGHT, Operand, Plan
+from pitc.ir.plans.kinds import Kind, Layout, Lines, Listed, Whole, Word, Words, kinds_of
+from pitc.ir.plans.ops import OPS, OWN, ROUNDED, WEIGHT, Operand, Plan
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "plans.md"
 BEGIN, END = "<!-- python -m tools.plans -->", "<!-- end -->"
@@ -51,7 +51,7 @@ def _row(plan: type[Plan]) -> str:
 
 
 def _operand(operand: Operand) -> str:
-    own = "" if operand.type in (OWN, LEFT, WEIGHT, "any") else f" {operand.type}"
+    own = "" if operand.type in (OWN, ROUNDED, WEIGHT, "any") else f" {operand.type}"
     packed = " (packed)" if operand.packed_by else ""
     when = f", if {' or '.join(f'`{name}`' for name in operand.when)}" if operand.when else ""
     return f"{operand.name}{own}{packed}{when}"
@@ -66,6 +66,8 @@ def _type(kind: Kind) -> str:
             )
         case Word():
             return ", ".join(f"`{word}`" for word in kind.choices)
+        case Words():
+            return "some of " + ", ".join(f"`{word}`" for word in kind.choices)
         case Layout():
             return kind.told
         case Listed():

@@ -25,8 +25,12 @@ are broadcast, a micro-tile of one key costs no more than one of many.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pitc.codegen import tir
-from pitc.codegen.engines.cpu import DenseTile, Read
+from pitc.codegen import pairs, tir
+from pitc.codegen.engines.cpu import Read
+from pitc.codegen.engines.pairs import instructions
+from pitc.codegen.families.attention_numbers import Pairs, operands_of
+from pitc.codegen.families.attention_operands import WORD
+from pitc.codegen.families.attention_pairs import PairQuery
 from pitc.codegen.families.attention_query import OneQuery
 from pitc.codegen.families.attention_steps import ScoreSteps, WeightSteps, add_rounded
 from pitc.codegen.vector_math import exp, tanh
@@ -47,12 +51,22 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
     Args:
         symbol: Name of the kernel.
         params: `d`, `dv`, `bias`; perhaps `pairs`, `sink`, `score_cap`, `score_steps`,
-            `weight_steps`.
+            `weight_steps`; of bfloat16, whose widths are even, `q_words`, `k_words`, `v_words` and
+            `rounds_result`.
         target: CPU level.
     """
-    if not (1 <= params["d"] <= MAX_WIDTH and 1 <= params["dv"] <= MAX_WIDTH):
+    widths = params["d"], params["dv"]
+    if not all(1 <= width <= MAX_WIDTH for width in widths):
         raise ValueError(f"no attention kernel for {dict(params)}: widths are 1 to {MAX_WIDTH}")
-    return tir.prim_func(symbol, lambda: _Kernel(params, target).emit())
+    if params.get("dtype") == "bfloat16" and any(width % 2 for width in widths):
+        raise ValueError(f"no attention kernel for {dict(params)}: words are of two numbers")
+
+    def emit() -> None:
+        kernel = _Kernel(params, target)
+        with instructions(params, target):
+            kernel.emit()
+
+    return tir.prim_func(symbol, emit)
 
 
 class _Kernel:
@@ -62,9 +76,11 @@ class _Kernel:
         self.d, self.dv, self.bias = params["d"], params["dv"], None
         self.shapes = list(zip(target.attention_lanes, target.attention_rows, strict=True))
         tq, tk, xq, xk, xv, heads = (tir.size() for _ in range(6))
-        self.q = tir.tensor("q", (tq, xq, self.d))
-        self.k = tir.tensor("k", (tk, xk, self.d))
-        self.v = tir.tensor("v", (tk, xv, self.dv))
+        widths = {"q": self.d, "k": self.d, "v": self.dv}
+        widths = {x: n // 2 if params.get(f"{x}_words") else n for x, n in widths.items()}
+        self.q = tir.tensor("q", (tq, xq, widths["q"]))
+        self.k = tir.tensor("k", (tk, xk, widths["k"]))
+        self.v = tir.tensor("v", (tk, xv, widths["v"]))
         if params["bias"]:
             self.bias = tir.tensor("bias", (tir.size(),))
             self.qpos = tir.tensor("qpos", (tq,), "int32")
@@ -74,7 +90,9 @@ class _Kernel:
             entries = tir.size()
             self.pairs = tuple(tir.tensor(n, (entries,), "int32") for n in ("keys", "seen_by"))
             self.order = tir.tensor("order", (tq,), "int32")
-        self.out = tir.tensor("out", (tq, heads, self.dv))
+        self.rounds_result = bool(params.get("rounds_result"))
+        stored = "uint16" if self.rounds_result else "float32"
+        self.out = tir.tensor("out", (tq, heads, self.dv), stored)
         self.scale = tir.float_scalar("scale")
         self.sink = tir.float_scalar("sink") if params.get("sink") else None
         self.cap = tir.float_scalar("cap") if params.get("score_cap") else None
@@ -88,18 +106,20 @@ class _Kernel:
         names += ["bias_base", "bias_sq", "bias_sk"] if params["bias"] else []
         self.at = dict(zip(names, tir.scalars(*names), strict=True))
         lanes = target.attention_lanes[0]
-        padded_d, padded_dv = (-(-x // tir.LANES) * tir.LANES for x in (self.d, self.dv))
+        padded_d, padded_dv = (-(-x // WORD) * WORD for x in (self.d, self.dv))
         self.qt = tir.workspace(padded_d, lanes)
         self.p = tir.workspace(self.keys, lanes)
         self.o = tir.workspace(padded_dv, lanes)
+        self.operands = operands_of(self, params, target)
 
     def emit(self) -> None:
-        """One query by itself, or blocks of them; what is rounded has blocks only."""
+        """One query by itself, or blocks of them; what is rounded to steps has blocks only."""
         if self.score_steps or self.weight_steps:
             self.emit_blocks()
             return
         start = self.at["q0"]
-        one = OneQuery(self, start, KEY_BLOCK, UNROLL)
+        alone = PairQuery if isinstance(self.operands, Pairs) else OneQuery
+        one = alone(self, start, KEY_BLOCK, UNROLL)
         tir.either(self.at["q1"] - start == 1, one.emit, self.emit_blocks)
 
     def least(self) -> tir.Expr:
@@ -120,6 +140,11 @@ class _Kernel:
     def key(self, number: tir.Expr) -> tir.Expr:
         """The row of a key in K and V: it is that of the list, if there is one."""
         return number if self.pairs is None else tir.index_of(self.pairs[0], number)
+
+    def store(self, row: tir.Expr, *at: tir.Expr, lanes: int) -> None:
+        """Store numbers of the result."""
+        put = pairs.store_halves if self.rounds_result else tir.store
+        put(self.out, row, *at, lanes=lanes)
 
     def query(self, number: tir.Expr) -> tir.Expr:
         """The row of a query: it is that of the order, if there is one."""
@@ -161,6 +186,7 @@ class _QueryBlock:
         blocks = tir.bind((count + kernel.keys - 1) // kernel.keys)
         with tir.serial(0, blocks) as kb:
             k0, keys = self.key_block(kb)
+            kernel.operands.bring(k0, keys)
             before = [tir.keep(t.value) for t in top]
             self.scores(k0, keys)
             pivot = self.pivot()
@@ -198,53 +224,43 @@ class _QueryBlock:
                 tir.store(self.kernel.o, tir.splat(0), dv, g * tir.LANES)
 
     def load_queries(self) -> None:
-        """qt[d, lane] = scale * q[q0 + lane, hq, d]."""
+        """Put queries into lanes."""
         kernel = self.kernel
-        scale = tir.keep(tir.splat(kernel.scale))
         with tir.serial(0, tir.int64(len(self.groups))) as g:
             lane = tir.bind(g * tir.LANES)
             numbers = (tir.smaller(self.q0 + lane + i, self.last) for i in range(tir.LANES))
             queries = [tir.bind(kernel.query(number)) for number in numbers]
-
-            def square(d: tir.Expr, lanes: int) -> None:
-                head = kernel.at["hq"]
-                rows = [tir.load(kernel.q, row, head, d, lanes=lanes) * scale for row in queries]
-                for i, column in enumerate(tir.transpose(rows)):
-                    tir.store(kernel.qt, column, d + i, lane)
-
-            tir.chunks(kernel.d, square)
+            kernel.operands.put_queries(queries, lane)
 
     def scores(self, k0: tir.Expr, keys: tir.Expr) -> None:
         """p[key, lane] = k[k0 + key] . qt (+ bias); top = max(top, p).
 
         The last row tile repeats its last key: no maximum changes, and later steps stop before it.
         """
-        kernel, rows = self.kernel, self.rows
+        kernel, rows, operands = self.kernel, self.rows, self.kernel.operands
         if kernel.bias is not None:
             self.load_bias(k0, keys, kernel.bias)
         with tir.serial(0, (keys + rows - 1) // rows) as t:
             first = tir.bind(t * rows)
-            number = [tir.bind(k0 + tir.smaller(first + r, keys - 1)) for r in range(rows)]
-            key = [kernel.key(n) for n in number]
-            tile = DenseTile(rows, len(self.groups))
+            number = [tir.bind(tir.smaller(first + r, keys - 1)) for r in range(rows)]
+            key = [operands.keys.at(k0, n) for n in number]
+            tile = operands.tile(rows, len(self.groups))
 
             def read(d: tir.Expr) -> Read:
-                return (
-                    lambda r: kernel.k[key[r], kernel.at["hk"], d],
-                    lambda g: tir.load(kernel.qt, d, g * tir.LANES),
-                )
+                return lambda r: key[r](d), lambda g: tir.load(kernel.qt, d, g * tir.LANES)
 
             tile.clear()
-            tile.multiply(tir.int64(kernel.d), UNROLL, read, rest=kernel.d % UNROLL > 0)
+            depth = operands.depth
+            tile.multiply(tir.int64(depth), UNROLL, read, rest=depth % UNROLL > 0)
             for r in range(rows):
                 for g, s in enumerate(tile.row(r)):
-                    s = kernel.capped(s)
+                    s = kernel.capped(operands.scaled(s))
                     if kernel.score_steps is not None:
                         s = kernel.score_steps.rounded(s)
                     if kernel.bias is not None:
                         s = tir.keep(s + tir.load(kernel.p, first + r, g * tir.LANES))
                     if kernel.pairs is not None:
-                        seen = self.seen_by(kernel.pairs[1][number[r]], g)
+                        seen = self.seen_by(kernel.pairs[1][k0 + number[r]], g)
                         s = tir.keep(tir.select(seen, s, tir.splat(float("-inf"))))
                     tir.store(kernel.p, s, first + r, g * tir.LANES)
                     self.top[g].set(tir.maximum(s, self.top[g].value))
@@ -262,12 +278,14 @@ class _QueryBlock:
         here = [tir.Variable() for _ in self.groups]
         for g in self.groups:
             here[g].set(tir.splat(0))
-        with tir.serial(0, keys) as key:
-            for g in self.groups:
-                s = tir.load(p, key, g * tir.LANES)
-                weight = exp(tir.keep(s - pivot[g]), nonpositive=True)
-                tir.store(p, weight, key, g * tir.LANES)
-                here[g].set(here[g].value + weight)
+
+        def weight(key: tir.Expr, g: int) -> tir.Expr:
+            s = tir.load(p, key, g * tir.LANES)
+            found = tir.keep(exp(tir.keep(s - pivot[g]), nonpositive=True))
+            here[g].set(here[g].value + found)
+            return found
+
+        self.kernel.operands.put_weights(keys, self.groups, weight)
         for g in self.groups:
             total[g].set(tir.keep(total[g].value * decay[g]) + here[g].value)
 
@@ -282,24 +300,24 @@ class _QueryBlock:
 
         In the first key block o is undefined and counts as 0.
         """
-        kernel = self.kernel
+        kernel, operands = self.kernel, self.kernel.operands
 
         def columns(dv: tir.Expr, height: int) -> None:
-            tile = DenseTile(height, len(self.groups))
+            tile = operands.tile(height, len(self.groups))
 
             def before(r: int, g: int) -> tir.Expr:
                 sums = tir.load(kernel.o, dv + r, g * tir.LANES)
                 return sums if decay is None else tir.keep(sums * decay[g])
 
             def read(number: tir.Expr) -> Read:
-                key = kernel.key(k0 + number)
+                value = operands.values.at(k0, number)
                 return (
-                    lambda r: kernel.v[key, kernel.at["hv"], dv + r],
+                    lambda r: value(dv + r),
                     lambda g: tir.load(kernel.p, number, g * tir.LANES),
                 )
 
             tile.clear()
-            tile.multiply(keys, UNROLL, read)
+            tile.multiply(operands.steps(keys), UNROLL, read)
             with tir.when(tir.negated(first)):
                 tile.add_each(before)
             for r in range(height):
@@ -332,7 +350,7 @@ class _QueryBlock:
             for i, row in enumerate(tir.transpose(columns)):
                 with tir.when(self.count > lane + i):
                     at = (kernel.query(self.q0 + lane + i), kernel.at["ho"], dv)
-                    tir.store(kernel.out, row, *at, lanes=lanes)
+                    kernel.store(row, *at, lanes=lanes)
 
         tir.chunks(kernel.dv, square)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from pitc.codegen import tir
 from pitc.codegen.engines.cpu import DenseTile, Read
+from pitc.codegen.families.attention_operands import WORD
 from pitc.codegen.vector_math import exp
 
 VECTORS = 4
@@ -35,9 +36,7 @@ class OneQuery:
     def __init__(self, kernel: Any, query: tir.Expr, key_block: int, unroll: int) -> None:
         self.kernel, self.query = kernel, query
         self.key_block, self.unroll = key_block, unroll
-        self.q, self.o = (
-            tir.workspace(-(-size // tir.LANES) * tir.LANES) for size in (kernel.d, kernel.dv)
-        )
+        self.q, self.o = (tir.workspace(-(-size // WORD) * WORD) for size in (kernel.d, kernel.dv))
         self.p = tir.workspace(key_block)
         self.top, self.total = tir.Variable(), tir.Variable()
 
@@ -45,7 +44,7 @@ class OneQuery:
         """The loop over key blocks."""
         kernel, top = self.kernel, self.top
         self.query = tir.bind(kernel.query(self.query))
-        self.load_query()
+        kernel.operands.put_query(self.query, self.q)
         top.set(kernel.least())
         self.total.set(tir.splat(0))
         first, stop = kernel.at["k0"], kernel.at["k1"]
@@ -57,6 +56,7 @@ class OneQuery:
             pivot = self.pivot()
             decay = exp(tir.keep(before - pivot), nonpositive=True)
             self.exponentials(keys, pivot)
+            kernel.operands.values.bring(k0, keys)
             self.values(kb == 0, k0, keys, decay)
         if kernel.sink is not None:
             with tir.when(stop == first):
@@ -76,17 +76,6 @@ class OneQuery:
         for dv in range(0, self.kernel.dv, tir.LANES):
             tir.store(self.o, tir.splat(0), tir.int64(dv))
 
-    def load_query(self) -> None:
-        """q[d] = scale * q[query, hq, d]."""
-        kernel = self.kernel
-        scale = tir.keep(tir.splat(kernel.scale))
-
-        def part(d: tir.Expr, lanes: int) -> None:
-            row = tir.load(kernel.q, self.query, kernel.at["hq"], d, lanes=lanes)
-            tir.store(self.q, row * scale, d)
-
-        tir.chunks(kernel.d, part)
-
     def scores(self, k0: tir.Expr, keys: tir.Expr) -> None:
         """p[key] = k[k0 + key] . q + bias; every lane of top = max(top, all p).
 
@@ -98,15 +87,8 @@ class OneQuery:
             numbers = [tir.bind(k0 + tir.smaller(first + i, keys - 1)) for i in range(tir.LANES)]
             key = [tir.bind(kernel.key(n)) for n in numbers]
             score.set(tir.splat(0))
-
-            def square(d: tir.Expr, lanes: int) -> None:
-                rows = [tir.load(kernel.k, k, kernel.at["hk"], d, lanes=lanes) for k in key]
-                for i, column in enumerate(tir.transpose(rows)[:lanes]):
-                    number = tir.keep(tir.splat(self.q[d + i]))
-                    score.set(tir.fma(column, number, score.value))
-
-            tir.chunks(kernel.d, square)
-            score.set(kernel.capped(score.value))
+            kernel.operands.add_products(key, self.q, score)
+            score.set(kernel.capped(kernel.operands.scaled(score.value)))
             if kernel.bias is not None:
                 score.set(score.value + self.bias_of(first, key))
             if kernel.pairs is not None:
@@ -158,13 +140,12 @@ class OneQuery:
                 return tir.keep(sums * decay)
 
             def read(key: tir.Expr) -> Read:
-                row = kernel.key(k0 + key)
+                row = kernel.operands.values.lanes_at(k0, key)
 
                 def value(g: int) -> tir.Expr:
                     if g == len(sizes):
                         return tir.splat(1)
-                    at = (row, kernel.at["hv"], tir.int64(dv + g * tir.LANES))
-                    return tir.load(kernel.v, *at, lanes=sizes[g])
+                    return row(tir.int64(dv + g * tir.LANES), sizes[g])
 
                 return lambda _r: self.p[key], value
 
@@ -193,6 +174,6 @@ class OneQuery:
 
         def part(dv: tir.Expr, lanes: int) -> None:
             row = tir.select(total > zero, tir.load(self.o, dv) * inverse, fill)
-            tir.store(kernel.out, row, self.query, kernel.at["ho"], dv, lanes=lanes)
+            kernel.store(row, self.query, kernel.at["ho"], dv, lanes=lanes)
 
         tir.chunks(kernel.dv, part)

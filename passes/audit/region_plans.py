@@ -8,14 +8,14 @@ import onnx_ir as ir
 
 from pitc.ir.plans.ops import (
     ANY,
-    LEFT,
     LIVE_COUNTS,
     OWN,
+    ROUNDED,
     WEIGHT,
-    Contract,
     KernelPlan,
     Plan,
     Region,
+    RoundingPlan,
     Step,
 )
 
@@ -37,8 +37,8 @@ def wrong_kernel(plan: Plan, symbols: Collection[str] | None) -> Iterator[str]:
 def type_of_operand(plan: Plan, name: str) -> ir.DataType | None:
     """The type that an operand must have; None where it may have any."""
     kind = plan.operands[name].type
-    if kind in (LEFT, WEIGHT) and isinstance(plan, Contract):
-        kind = plan.left if kind == LEFT else plan.rounded or plan.dtype
+    if kind in (ROUNDED, WEIGHT) and isinstance(plan, RoundingPlan):
+        kind = plan.type_of(name) if kind == ROUNDED else plan.rounded or plan.dtype
     elif kind == OWN and isinstance(plan, KernelPlan):
         kind = plan.dtype
     return None if kind == ANY else TYPES[kind]

@@ -23,6 +23,8 @@ from pitc.ir.variants import SPARSE_FAMILIES
 from pitc.passes.lower.builder import lead_of
 from pitc.passes.lower.packed import Packed, operands_of, packed_plan, set_plan
 
+_STORED = {"q": "q_words", "k": "k_words", "v": "v_words", "result": "rounds_result"}
+"""Parameters of kernels of attention, by what is stored as bfloat16."""
 Params = dict[str, int | str]
 Roles = dict[str, KernelRequest]
 
@@ -42,11 +44,16 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
             sizes: Params = {"d": plan.d, "dv": plan.dv, "bias": int(plan.bias)}
             sizes |= {"sees": plan.sees} if plan.sees else {}
             sizes |= {"sink": 1} if plan.sinks else {}
-            kernels = {"attention": _request(plan, target, "attention", sizes | steps)}
-            if plan.pairs:
-                listed = sizes | steps | {"pairs": 1}
-                kernels["pairs"] = _request(plan, target, "attention", listed)
-            return kernels
+            sizes |= {_STORED[name]: 1 for name in plan.stored or ()}
+            dtype = plan.rounded or plan.dtype
+
+            def request(**more: int) -> KernelRequest:
+                return KernelRequest.of_kind(
+                    target.kind, "attention", dtype, **sizes, **steps, **more
+                )
+
+            listed = {"pairs": request(pairs=1)} if plan.pairs else {}
+            return {"attention": request(), **listed}
         case KernelPlan():
             family = "unpack" if isinstance(plan, Unpack) else "pack"
             return {"move": KernelRequest.of(family, plan.dtype, target.kind)}
@@ -100,7 +107,10 @@ def _of_contract(plan: Contract, target: Target) -> Roles:
 def _of_rounded(plan: Contract) -> Roles:
     """Where zeros are skipped rows are made words first, and kernels see no ReLU."""
     sizes: Params = {"k": plan.k, **_epilogue(plan)}
-    words, rounds = plan.skips or plan.left != plan.dtype, plan.result != plan.dtype
+    words, rounds = (
+        plan.skips or plan.type_of("a") != plan.dtype,
+        plan.type_of("result") != plan.dtype,
+    )
     flags = [name for name, there in (("left_words", words), ("rounds_result", rounds)) if there]
     dense = sizes | dict.fromkeys(flags, 1)
     lists = SPARSE_FAMILIES if plan.skips else ()

@@ -30,7 +30,7 @@ from pitc.passes.lower.place_rows import place_rows
 from pitc.passes.lower.products import contract, product_of
 from pitc.passes.lower.regions import merge_regions
 from pitc.passes.lower.rewrite import Rewriter
-from pitc.passes.lower.rounded import store_rounded
+from pitc.passes.lower.rounded import round_attention, store_rounded
 from pitc.passes.lower.rows import replace_sizes
 from pitc.passes.regions.choose import Regions
 from pitc.passes.regions.demand import is_shape_of_packed
@@ -134,6 +134,7 @@ STEPS = (
     Step("bytes", lambda low: gather_bytes(low.packed, low.forms.gathers)),
     Step("tidy", _tidy),
     Step("restore", _restore),
+    Step("rounded attention", lambda low: round_attention(low.packed)),
     Step("rounded values", lambda low: store_rounded(low.packed)),
     Step("kernels", lambda low: choose_kernels(low.packed)),
     Step("regions on GPUs", lambda low: merge_regions(low.packed)),

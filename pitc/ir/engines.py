@@ -39,7 +39,12 @@ def kernels_of(plan: Contract | Attention, target: Target, rows: int | None = No
     """
     if target.kind == "cuda":
         return _on_cuda(plan, target.machines, rows)
-    levels = [cpu_level_of(name) for name in target.machines]
+    levels, engine = [cpu_level_of(name) for name in target.machines], "cpu"
+    if plan.rounded:
+        dense = isinstance(plan, Contract)
+        levels = list(levels_of("bfloat16", levels, dense=dense))
+        if V4_BF16 in levels:
+            engine = "amx, avx512_bf16, cpu" if dense else "avx512_bf16, cpu"
     if isinstance(plan, Attention):
         pairs = [
             (x.level, *pair)
@@ -48,11 +53,6 @@ def kernels_of(plan: Contract | Attention, target: Target, rows: int | None = No
         ]
     else:
         pairs = [(x.level, *x.gemm_tile) for x in levels]
-    engine = "cpu"
-    if isinstance(plan, Contract) and plan.rounded:
-        levels = list(levels_of("bfloat16", levels, dense=True))
-        pairs = [(x.level, *x.gemm_tile) for x in levels]
-        engine = "amx, avx512_bf16, cpu" if V4_BF16 in levels else engine
     cut: tuple[str, ...] = ()
     if isinstance(plan, Contract) and plan.skips:
         found = [(v.name, v.micro_tile()) for v in VARIANTS.values() if v.pit_axis]

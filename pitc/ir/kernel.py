@@ -103,6 +103,9 @@ class KernelRequest:
             case "attention":
                 kinds = ("bias", "pairs", "sink", "score_cap", "score_steps", "weight_steps")
                 found = [x for x in kinds if p.get(x)]
+                found += ["bf16"] if self.dtype == "bfloat16" else []
+                stored = ("q_words", "k_words", "v_words", "rounds_result")
+                found += [x.partition("_")[x.startswith("rounds") * 2] for x in stored if p.get(x)]
                 return "_".join([f"attention_d{p['d']}_v{p['dv']}", *found])
         raise ValueError(f"unknown kernel family {self.family!r}")
 

@@ -53,7 +53,22 @@ void ReadsStepsOnScores() {
                  "plan: expected no score_step beside score_cap"));
   const std::string sunk = std::string(kAttention) + "sinks=2\n";
   CHECK(*attention(sunk).sinks == 2 && *attention(With(sunk, "sinks=2", "sinks=1")).sinks == 1);
+  const std::string even = With(kAttention, "dv=3", "dv=6"), rounded = even + "rounded=bfloat16\n";
+  const auto stored = attention(rounded + "stored=k,result\n").stored;
+  CHECK(!stored.q && stored.k && !stored.v && stored.result);
+  CHECK(attention(rounded).rounded && !attention(rounded).stored.k && !plain.rounded);
+  for (const char* bad : {"", "k,q", "k,k", "k,", "a", "left"}) {
+    CHECK(Contains(Error(rounded + "stored=" + bad + "\n"),
+                   "plan: expected stored as some of q, k, v, result in that order"));
+  }
+  const std::string odd = "even d and dv beside rounded";
+  const std::string others = "whole=0 and no score_step and weight_step beside rounded";
   const std::pair<std::string, std::string> refused[] = {
+      {With(rounded, "d=8", "d=7"), odd},
+      {With(rounded, "dv=6", "dv=5"), odd},
+      {With(rounded, "whole=0", "whole=1"), others},
+      {rounded + "weight_above=255\nweight_step=0x1p-126\n", others},
+      {even + "stored=q\n", "no stored without rounded"},
       {With(sunk, "heads=2", "heads=3"), "one sink, or one for each head"},
       {sunk + "weight_above=255\nweight_step=0x1p-126\n", "no weight_step beside sinks"},
       {With(sunk, "no_pairs=nan", "no_pairs=mean"), "no_pairs=nan beside sinks"}};

@@ -280,7 +280,7 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     dims.push_back(LeftColumns(*p));
     std::vector<OrtValue> inputs;
     inputs.push_back(p->skips ? SparseFloats(random, dims) : RandomFloats(random, dims));
-    if (StoresLeft(*p)) inputs.back() = Halves(inputs.back());
+    if (p->stored.a) inputs.back() = Halves(inputs.back());
     if (p->inner) inputs.push_back(RandomPanels(random, *p->inner, k, 64));
     if (p->inner_bias) inputs.push_back(RandomFloats(random, {k}));
     inputs.push_back(p->rounded ? RandomPairs(random, k, n) : RandomPanels(random, k, n, width));
@@ -303,6 +303,9 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
   std::vector<OrtValue> inputs{RandomFloats(random, {t, a.q_head + a.heads, a.d}),
                                keys(a.k_head, a.d), keys(a.v_head, a.dv), domain.Offsets(),
                                domain.Offsets()};
+  const bool stored[] = {a.stored.q, a.stored.k, a.stored.v};
+  for (size_t i = 0; i < 3; ++i)
+    if (stored[i]) inputs[i] = Halves(inputs[i]);
   if (a.bias) {
     const auto one_or = [&](int64_t n) { return random.Below(2) ? n : 1; };
     inputs.push_back(RandomFloats(

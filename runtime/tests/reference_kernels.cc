@@ -44,6 +44,21 @@ int Move(const Any* raw, int32_t count, int bits, bool unpack) {
   return 0;
 }
 
+// A number of bfloat16 as a float.
+float Widened(uint16_t half) {
+  const uint32_t bits = uint32_t{half} << 16;
+  float wide;
+  memcpy(&wide, &bits, sizeof wide);
+  return wide;
+}
+
+// A float as bfloat16, cut.
+uint16_t Cut(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return static_cast<uint16_t>(bits >> 16);
+}
+
 // How a right operand stands in memory.
 enum class Stored { kPanels, kn, nk };
 
@@ -136,9 +151,9 @@ int RoundedGemm(const Any* raw, int32_t count, int k, int n, Activation activati
   for (int64_t j = 0; j < panels; ++j) {
     for (int64_t l = 0; l < k; ++l) {
       for (int64_t i = 0; i < width; ++i) {
-        const uint32_t word = Data<uint32_t>(words)[(j * pairs + l / 2) * width + i];
-        const uint32_t bits = l % 2 ? word & 0xFFFF0000u : word << 16;
-        memcpy(&wide[static_cast<size_t>((j * k + l) * width + i)], &bits, sizeof bits);
+        const int64_t word = (j * pairs + l / 2) * width + i;
+        wide[static_cast<size_t>((j * k + l) * width + i)] =
+            Widened(Data<uint16_t>(words)[2 * word + l % 2]);
       }
     }
   }
@@ -175,10 +190,7 @@ int StoredGemm(const Any* raw, int32_t count, int k, int n, Activation activatio
   for (int64_t i = i0; i < i1; ++i) {
     every[static_cast<size_t>(i - i0)] = static_cast<int32_t>(i - i0);
     const auto* x = Data<uint16_t>(a) + int64_t{Data<int32_t>(rows_a)[i]} * k;
-    for (int64_t l = 0; l < k; ++l) {
-      const uint32_t bits = uint32_t{x[l]} << 16;
-      memcpy(&left[static_cast<size_t>((i - i0) * k + l)], &bits, sizeof bits);
-    }
+    for (int64_t l = 0; l < k; ++l) left[static_cast<size_t>((i - i0) * k + l)] = Widened(x[l]);
   }
   Tensor floats = *a, sums = *a, rows = *rows_a;
   floats.data = left.data(), floats.shape = left_shape;
@@ -192,11 +204,8 @@ int StoredGemm(const Any* raw, int32_t count, int k, int n, Activation activatio
   if (const int code = RoundedGemm(given.data(), count, k, n, activation)) return code;
   for (int64_t i = i0; i < i1; ++i) {
     auto* y = Data<uint16_t>(c) + int64_t{Data<int32_t>(rows_c)[i]} * n;
-    for (int64_t j = j0 * 64; j < std::min<int64_t>(j1 * 64, n); ++j) {
-      uint32_t bits;
-      memcpy(&bits, &result[static_cast<size_t>((i - i0) * n + j)], sizeof bits);
-      y[j] = static_cast<uint16_t>(bits >> 16);
-    }
+    for (int64_t j = j0 * 64; j < std::min<int64_t>(j1 * 64, n); ++j)
+      y[j] = Cut(result[static_cast<size_t>((i - i0) * n + j)]);
   }
   return 0;
 }
@@ -276,9 +285,10 @@ double Rounded(double x, double low, double high) {
   return whole < low ? low : whole > high ? high : whole;
 }
 
+// Attention; with `stored` q, k and v are words of two bfloat16 numbers, and so is the result.
 int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_bias,
               bool pairs = false, bool score_steps = false, bool weight_steps = false,
-              bool score_cap = false, bool has_sink = false) {
+              bool score_cap = false, bool has_sink = false, bool stored = false) {
   Args args(raw, count);
   const Tensor *q = args.Floats(3), *k = args.Floats(3), *v = args.Floats(3);
   const Tensor* bias = has_bias ? args.Floats(1) : nullptr;
@@ -287,7 +297,7 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
   const Tensor* listed = pairs ? args.Int32s(1) : nullptr;
   const Tensor* seen_by = pairs ? args.Int32s(1) : nullptr;
   const Tensor* order = pairs ? args.Int32s(1) : nullptr;
-  const Tensor* out = args.Floats(3);
+  const Tensor* out = stored ? args.Array(pitc::tvm::kUIntCode, 16, 3) : args.Floats(3);
   const auto scale = static_cast<float>(args.Float());
   const double lowest = -std::numeric_limits<double>::infinity();
   const double sink = has_sink ? args.Float() : lowest;
@@ -301,8 +311,9 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
   const int64_t base = has_bias ? args.Int() : 0, q_stride = has_bias ? args.Int() : 0,
                 k_stride = has_bias ? args.Int() : 0;
   if (!args.Good()) return -1;
-  args.Demand(q->shape[2] == size && k->shape[2] == size && v->shape[2] == value_size &&
-                  out->shape[2] == value_size,
+  const int64_t word = stored ? 2 : 1;
+  args.Demand(q->shape[2] * word == size && k->shape[2] * word == size &&
+                  v->shape[2] * word == value_size && out->shape[2] == value_size,
               "d or dv");
   args.Demand(
       0 <= q0 && q0 < q1 && q1 <= q->shape[0] && q1 - q0 <= 128 && out->shape[0] == q->shape[0],
@@ -315,8 +326,9 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
   args.Demand(hq < q->shape[1] && hk < k->shape[1] && hv < v->shape[1] && ho < out->shape[1],
               "heads");
   if (!args.Good()) return -1;
-  auto row = [](const Tensor* t, int64_t i, int64_t head) {
-    return Data<float>(t) + (i * t->shape[1] + head) * t->shape[2];
+  const auto number = [&](const Tensor* t, int64_t i, int64_t head, int64_t d) -> double {
+    const int64_t at = (i * t->shape[1] + head) * t->shape[2] * word + d;
+    return stored ? Widened(Data<uint16_t>(t)[at]) : Data<float>(t)[at];
   };
   auto key = [&](int64_t entry) { return pairs ? Data<int32_t>(listed)[entry] : entry; };
   auto* scores = static_cast<double*>(__TVMBackendAllocWorkspace(
@@ -327,8 +339,7 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
     double most = sink, sum = 0;
     for (int64_t j = k0; j < k1; ++j) {
       double score = 0;
-      for (int d = 0; d < size; ++d)
-        score += static_cast<double>(row(q, i, hq)[d]) * row(k, key(j), hk)[d];
+      for (int d = 0; d < size; ++d) score += number(q, i, hq, d) * number(k, key(j), hk, d);
       score *= scale;
       if (score_cap) score = cap * std::tanh(score);
       if (score_steps) score = Rounded(score, low, high) * unit;
@@ -353,9 +364,15 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
     }
     for (int d = 0; d < value_size; ++d) {
       double value = 0;
-      for (int64_t j = k0; j < k1; ++j) value += scores[j - k0] * row(v, key(j), hv)[d];
+      for (int64_t j = k0; j < k1; ++j) value += scores[j - k0] * number(v, key(j), hv, d);
       value /= sum;
-      row(out, i, ho)[d] = nan_to_zero && undefined ? 0.0f : static_cast<float>(value);
+      const float found = nan_to_zero && undefined ? 0.0f : static_cast<float>(value);
+      const int64_t at = (i * out->shape[1] + ho) * value_size + d;
+      if (stored) {
+        Data<uint16_t>(out)[at] = Cut(found);
+      } else {
+        Data<float>(out)[at] = found;
+      }
     }
   }
   __TVMBackendFreeWorkspace(1, 0, scores);
@@ -403,6 +420,8 @@ EXPORT const char* pitc_kernel_last_error() { return pitc::test::error_text; }
   KERNEL(name##_score_steps, Attention, d, dv, bias, pairs, true)               \
   KERNEL(name##_weight_steps, Attention, d, dv, bias, pairs, false, true)       \
   KERNEL(name##_score_steps_weight_steps, Attention, d, dv, bias, pairs, true, true)
+#define STORED_ATTENTION(name, suffix, d, dv, bias, pairs) \
+  KERNEL(name##suffix, Attention, d, dv, bias, pairs, false, false, false, false, true)
 #define ATTENTION(d, dv)                                           \
   ATTENTION_OF(attention_d##d##_v##dv, d, dv, false, false)        \
   ATTENTION_OF(attention_d##d##_v##dv##_bias, d, dv, true, false)  \
@@ -444,6 +463,9 @@ STORED(70, 5, relu)
 STORED(8000, 2100, none)
 KERNEL(gather_gemm_k5_n70_relu_bf16, RoundedGemm, 5, 70, Activation::relu)
 KERNEL(gather_gemm_k6_n70_relu_bf16_left_result, StoredGemm, 6, 70, Activation::relu)
+STORED_ATTENTION(attention_d4_v6, _bf16_q_k_v_result, 4, 6, false, false)
+STORED_ATTENTION(attention_d4_v6_bias, _bf16_q_k_v_result, 4, 6, true, false)
+STORED_ATTENTION(attention_d4_v6_bias_pairs, _bf16_q_k_v_result, 4, 6, true, true)
 KERNEL(gather_gemm_k3_n70_relu_bits, GatherGemm, 3, 70, Activation::relu, false, 0, true)
 ATTENTION(1, 1)
 ATTENTION(4, 4)

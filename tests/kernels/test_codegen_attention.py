@@ -4,6 +4,7 @@ import ctypes
 import itertools
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -63,6 +64,7 @@ class Case:
         self.weight_steps: reference.Steps | None = None
         self.cap: float | None = None
         self.sink: float | None = None
+        self.stored: tuple[str, ...] | None = None  # as bfloat16, of kernels of that
 
     def heads(self) -> tuple[Array, Array, Array]:
         """Queries, keys and values that the kernel is to read."""
@@ -108,9 +110,13 @@ class Case:
 
     def run(self, kernels: KernelLibrary, cuts: tuple[int, ...] = ()) -> Array:
         """The rows of the sequence; everything else must be untouched."""
-        out = np.full((len(self.q), HEADS, self.dv), CANARY)
+        stored = self.stored or ()
+        canary = CANARY if "result" not in stored else np.uint16(7)
+        out = np.full((len(self.q), HEADS, self.dv), canary)
         end = bool((self.queries + self.keys) % 2)
-        q, k, v, o = (guarded(x, at_end=end) for x in (self.q, self.k, self.v, out))
+        given = {"q": self.q, "k": self.k, "v": self.v}
+        given = {x: as_words(a) if x in stored else a for x, a in given.items()}
+        q, k, v, o = (guarded(x, at_end=end) for x in (*given.values(), out))
         extra: list[Any] = []
         if self.bias is not None:
             positions = (p.astype(np.int32) for p in self.positions)
@@ -131,6 +137,7 @@ class Case:
         if self.weight_steps is not None:
             steps += [self.weight_steps[0], float(self.weight_steps[2])]
             symbol += "_weight_steps"
+        symbol += "" if self.stored is None else "_".join(["_bf16", *stored])
         heads = (self.hq, self.hk, self.hv, self.ho)
         tail = self.strides if extra else ()
         bounds = [0, *cuts, self.queries]
@@ -146,9 +153,14 @@ class Case:
             numbers = (scale, *sink, *steps, int(self.nan_to_zero), *heads, *place, *tail)
             kernels.call(f"{symbol}_{self.level}", q, k, v, *extra, *lists, o, *numbers)
         got = o[self.q0 : self.q0 + self.queries, self.ho].copy()
-        o[self.q0 : self.q0 + self.queries, self.ho] = CANARY
-        assert (o == CANARY).all()
+        o[self.q0 : self.q0 + self.queries, self.ho] = canary
+        assert (o == canary).all()
         return got
+
+
+def as_words(x: Array) -> Array:
+    """Numbers of rows as words of two of bfloat16."""
+    return np.ascontiguousarray(x.astype(ml_dtypes.bfloat16)).view(np.uint32).view(np.float32)
 
 
 def close(got: Array, want: Array) -> bool:

@@ -78,7 +78,7 @@ def test_all_products_round_their_operands(compiled: pitc.CompiledModel) -> None
     found = onnx.load(compiled.path / "model.onnx", load_external_data=False).graph
     products = products_of(compiled)
     assert [(p["skips"], p["rounded"], p.get("stored")) for p in products] == [
-        *(("0", "bfloat16", "result"), ("1", "bfloat16", "left"), ("0", "bfloat16", None))
+        *(("0", "bfloat16", "result"), ("1", "bfloat16", "a"), ("0", "bfloat16", None))
     ]
     assert not {"MatMul", "Gemm"} & {n.op_type for n in found.node}
     assert compiled.manifest.options.precision == "bf16"

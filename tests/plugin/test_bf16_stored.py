@@ -37,23 +37,23 @@ class Form:
 
 LONG = 3074
 FORMS = {
-    "a chain": Form("h = MatMul (x, u) y = MatMul (h, v)", ("result", "left")),
-    "an activation": Form("g = MatMul (x, u) h = Relu (g) y = MatMul (h, v)", ("result", "left")),
+    "a chain": Form("h = MatMul (x, u) y = MatMul (h, v)", ("result", "a")),
+    "an activation": Form("g = MatMul (x, u) h = Relu (g) y = MatMul (h, v)", ("result", "a")),
     "rows that are flattened": Form(
         "h = MatMul (x, u) f = Reshape (h, rows) w = MatMul (f, v) y = Reshape (w, back)",
-        ("result", "left"),
+        ("result", "a"),
     ),
     "three one behind the other": Form(
-        "h = MatMul (x, u) g = MatMul (h, v) y = MatMul (g, u)", ("result", "both", "left")
+        "h = MatMul (x, u) g = MatMul (h, v) y = MatMul (g, u)", ("result", "a,result", "a")
     ),
     "two readers": Form(
         "h = MatMul (x, u) p = MatMul (h, v) q = MatMul (h, v) y = Add (p, q)",
-        ("result", "left", "left"),
+        ("result", "a", "a"),
     ),
     "its sizes are read": Form(
         "h = MatMul (x, u) n = Shape (h) p = MatMul (h, v) m = Shape (p) k = Mul (n, m)"
         " z = Cast <to = 1> (k) y = Identity (p)",
-        ("result", "left"),
+        ("result", "a"),
         outputs="float[b, s, m] y, float[t] z",
     ),
     "it is an output": Form(
@@ -63,7 +63,7 @@ FORMS = {
     ),
     "it is a residual": Form(
         "h = MatMul (x, u) w = MatMul (h, v) g = MatMul (w, u) y = Add (g, h)",
-        (None, "result", "left"),
+        (None, "result", "a"),
     ),
     "a step that is no product": Form(
         "h = MatMul (x, u) g = Softmax (h) y = MatMul (g, v)", (None, None)
@@ -73,12 +73,12 @@ FORMS = {
     ),
     "one of several columns": Form(
         "h = MatMul (x, u) y = MatMul (h, v)",
-        ("result", "left"),
+        ("result", "a"),
         (("u", (64, 98)), ("v", (98, 17))),
     ),
     "sums that wait in the result": Form(
         "w = MatMul (x, t) h = MatMul (w, u) y = MatMul (h, v)",
-        ("result", "left", None),
+        ("result", "a", None),
         (("t", (64, LONG)), ("u", (LONG, 96)), ("v", (96, 64))),
     ),
     "a product of two values": Form(
@@ -153,7 +153,7 @@ def test_packed_rows_are_stored_so() -> None:
         proto.graph.initializer.append(initializer)
     made = pitc.compile(proto, padding="mask", precision="bf16", suggest=False)
     stored = [p.get("stored") for p in plans_of(made) if p["op"] == "contract"]
-    assert stored == ["result", "left"]
+    assert stored == ["result", "a"]
     session = made.session(quiet_options())
     source = ort.InferenceSession(
         proto.SerializeToString(), quiet_options(), providers=["CPUExecutionProvider"]

@@ -20,6 +20,7 @@ from pitc.ir.plans.kinds import (
     Symbols,
     Whole,
     Word,
+    Words,
     kinds_of,
 )
 from pitc.ir.plans.ops import (
@@ -68,6 +69,7 @@ PLANS: dict[str, Plan] = {
     "over zeros": Contract(**ROWS, prices=PRICES, input_relu=True, skips=True),
     "over ReLU": Contract(**ROWS, inner=16, skips=True),
     "by a computed matrix": Contract(**PRODUCT, residual=True, factor=2, right="nk", skips=True),
+    "of rounded numbers": Contract(**ROWS, rounded="bfloat16", stored=("a", "result")),
     "by tiles of C": Contract(
         **{**PRODUCT, "activation": "none", "bias": False},
         residual=False,
@@ -83,6 +85,9 @@ PLANS: dict[str, Plan] = {
     "attention to listed keys": Attention(**HEADS, **FLAGS, **NAMED, pairs=True),
     "attention in steps": Attention(
         **HEADS, **FLAGS, **NAMED, whole=True, **STEPS, weight_step=0.25, weight_above=255
+    ),
+    "attention of rounded numbers": Attention(
+        **HEADS, **FLAGS, **NAMED, rounded="bfloat16", stored=("k", "result")
     ),
     "choose_channels": ChooseChannels(
         nodes=("a,b", "c"), channels=(3, 4, 5), places=(None, 0, 4), weights=(1, 0), budget=7
@@ -188,6 +193,7 @@ NONE = [
     *((Whole(1, 10), text) for text in ("", "01", "+1", "1 ", "0", "11", "-1", "1.0", "\u0663")),
     *((Flag(), text) for text in ("", "2", "true", "00")),
     *((Word(("a", "b")), text) for text in ("", "c", "a,b")),
+    *((Words(("a", "b")), text) for text in ("", "c", "a,", "b,a", "a,a", "a,c")),
     *((FileName(), text) for text in ("", ".a", "a/b", "a b", "ü", 201 * "a")),
     *((Identity(), text) for text in ("", "1", "/x", "01/x", "1/x y", "x/1")),
     *((Symbols(), text) for text in ("", "a", "a:", ":b", "a:b,", "a:b,a:c", "a:b.c", "A:b")),

@@ -31,6 +31,7 @@ from pitc.ir.plans.kinds import (
     Real,
     Whole,
     Word,
+    Words,
     kinds_of,
 )
 from pitc.ir.plans.ops import OPS, Contract, Pairs, Plan, Region
@@ -48,17 +49,20 @@ class Member:
         type: Of the member.
         read: An expression that reads it from `in`.
         optional: It may be missing.
+        flags: It is some flags, none of which is set where it is missing; `read` sets them.
     """
 
     name: str
     type: str
     read: str
     optional: bool
+    flags: bool = False
 
     @property
     def declared(self) -> str:
         """The member."""
-        whole = f"std::optional<{self.type}> {self.name}" if self.optional else ""
+        missing = self.optional and not self.flags
+        whole = f"std::optional<{self.type}> {self.name}" if missing else ""
         return whole or f"{self.type} {self.name}{{}}"
 
     @property
@@ -73,7 +77,7 @@ class Member:
     def assigned(self) -> str:
         """What reads it."""
         when = f'if (in.Has("{self.name}")) ' if self.optional else ""
-        return f"{when}p.{self.name} = {self.read};"
+        return f"{when}{self.read};" if self.flags else f"{when}p.{self.name} = {self.read};"
 
 
 def _member(plan: type[Plan], name: str, kind: Kind, optional: bool) -> Member:
@@ -92,6 +96,11 @@ def _member(plan: type[Plan], name: str, kind: Kind, optional: bool) -> Member:
         case Word():
             type_name = f"{plan.__name__}Plan::{_pascal(name)}"
             found = _pascal(name), f"static_cast<{type_name}>({_choice(name, kind)})"
+        case Words(choices):
+            places = ", ".join(f'{{"{word}", &p.{name}.{word}}}' for word in choices)
+            return Member(
+                name, _pascal(name), f"in.Words({key}, {{{places}}})", optional, flags=True
+            )
         case Layout():
             found = "std::vector<DimUse>", f"in.Dims({key})"
         case Listed(Name()):
@@ -129,6 +138,9 @@ def _enums(plan: type[Plan]) -> Iterator[str]:
         if isinstance(kind, Word) and not isinstance(kind, ElementType):
             words = ", ".join(f"k{_pascal(word)}" for word in kind.choices)
             yield f"enum {_pascal(name)} {{ {words} }};"
+        if isinstance(kind, Words):
+            words = ", ".join(f"{word}{{}}" for word in kind.choices)
+            yield f"struct {_pascal(name)} {{ bool {words}; }};"
 
 
 def _places(plan: type[Plan]) -> Iterator[str]:

@@ -102,6 +102,25 @@ class Word(Kind):
 
 
 @dataclass(frozen=True, slots=True)
+class Words(Kind):
+    """At least one of some words, each at most once, in their order, with commas between them."""
+
+    choices: tuple[str, ...]
+
+    @property
+    def told(self) -> str:
+        """What a value is."""
+        return f"some of {', '.join(self.choices)}, in that order"
+
+    def _text(self, value: Sequence[str]) -> str:
+        return ",".join(value)
+
+    def _parse(self, text: str) -> tuple[str, ...] | None:
+        parts = tuple(text.split(","))
+        return parts if parts == tuple(x for x in self.choices if x in parts) else None
+
+
+@dataclass(frozen=True, slots=True)
 class ElementType(Word):
     """The type of numbers that kernels compute with."""
 

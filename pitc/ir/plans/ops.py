@@ -29,6 +29,7 @@ from pitc.ir.plans.kinds import (
     Symbols,
     Whole,
     Word,
+    Words,
     kinds_of,
 )
 from pitc.ir.plans.program import MOST_BLOCK, ORDERS, PROGRAMS, TESTS, Tests
@@ -48,7 +49,7 @@ Kernels = tuple[tuple[str, str], ...]
 """Symbols of kernels, each behind what it is for."""
 
 ANY, OWN, FLOAT32, INT32, INT64 = "any", "own", "float32", "int32", "int64"
-LEFT = "left"  # own, or bfloat16 where a plan says `stored`
+ROUNDED = "rounded"  # own, or bfloat16 where `stored` names it
 WEIGHT = "weight"  # own, or bfloat16 where a plan says `rounded`
 """Types of operands: anything, that of the plan's `dtype`, or a type by name."""
 
@@ -188,6 +189,23 @@ class KernelPlan(Plan):
     identity: Annotated[str | None, Identity()] = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundingPlan(KernelPlan):
+    """An operation that may round what it multiplies.
+
+    Args:
+        rounded: What operands are rounded to. None: they are not.
+        stored: Which of them are stored so, and whether the result is. None: none.
+    """
+
+    rounded: Annotated[str | None, Word(("bfloat16",))] = None
+    stored: tuple[str, ...] | None = None
+
+    def type_of(self, name: str) -> str:
+        """Type of an operand, or of the `result`."""
+        return self.rounded or self.dtype if name in (self.stored or ()) else self.dtype
+
+
 _POINTS = (Operand("rows", INT32), Operand("coords", INT32), Operand("live", ANY))
 
 
@@ -219,7 +237,7 @@ _MOVED = ("gather", "scatter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contract(KernelPlan):
+class Contract(RoundingPlan):
     """C = activation(A @ B + bias) + residual, of rows that are listed, or all.
 
     Args:
@@ -235,9 +253,9 @@ class Contract(KernelPlan):
         factor: B is `b` times another matrix, element by element: 1; 2 where `b` is a constant of
             finite numbers, so that B is 0 where the factor is.
         tiles: C is computed only where `mask` is not 0, and 0 elsewhere.
-        rounded: What operands are rounded to: B is stored so, in pairs of rows, and A is rounded
-            where kernels multiply such numbers. None: they are not.
-        stored: What is stored as it is rounded: `left` is `a`, `result` is C. None: neither.
+        rounded: B is stored so, in pairs of rows, and A is rounded where kernels multiply such
+            numbers.
+        stored: `a`, or C, or both.
         skips: Zeros are skipped: of the mask if there is one, of B where it is computed, else of A.
         prices: What that costs.
     """
@@ -251,7 +269,7 @@ class Contract(KernelPlan):
         },
     }
     all_operands = (
-        Operand("a", LEFT),
+        Operand("a", ROUNDED),
         Operand("b1", OWN, ("inner",)),
         Operand("bias1", FLOAT32, ("inner_bias",)),
         Operand("b", WEIGHT),
@@ -276,20 +294,9 @@ class Contract(KernelPlan):
     right: Annotated[str, Word(("panels", "kn", "nk"))] = "panels"
     factor: Annotated[int, Whole(0, 2)] = 0
     tiles: Annotated[bool, Flag()] = False
-    rounded: Annotated[str | None, Word(("bfloat16",))] = None
-    stored: Annotated[str | None, Word(("left", "result", "both"))] = None
+    stored: Annotated[tuple[str, ...] | None, Words(("a", "result"))] = None
     skips: Annotated[bool, Flag()] = False
     prices: Annotated[Table, Lines(r"(cost|shape)_\w+_v\d|(clocks|price_\w+)_sm_\d+")] = ()
-
-    @property
-    def left(self) -> str:
-        """Type of `a`."""
-        return self.rounded or self.dtype if self.stored in ("left", "both") else self.dtype
-
-    @property
-    def result(self) -> str:
-        """Type of C."""
-        return self.rounded or self.dtype if self.stored in ("result", "both") else self.dtype
 
     @property
     def columns(self) -> int:
@@ -356,7 +363,7 @@ class Pairs(Plan):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention(KernelPlan):
+class Attention(RoundingPlan):
     """Softmax over the live keys of each sequence, and the sum of values by it: kernel `attention`.
 
     Args:
@@ -365,6 +372,8 @@ class Attention(KernelPlan):
         heads: How many.
         scale: Of scores.
         bias: Scores have one.
+        rounded: Queries, keys, weights and values are rounded where kernels multiply such numbers.
+        stored: Which of queries, keys, values and the result.
         pairs: Queries see the keys that lists say.
         program: They see those that it says, of a GPU: a program as of `Pairs`.
         positions: Its tests of positions.
@@ -404,6 +413,8 @@ class Attention(KernelPlan):
             "score_cap": "",
             "score_step": "",
             "weight_step": "",
+            "rounded": "",
+            "stored": "",
         },
     }
     together = (
@@ -415,9 +426,9 @@ class Attention(KernelPlan):
         ),
     )
     all_operands = (
-        Operand("q", packed_by="q_offsets"),
-        Operand("k", packed_by="k_offsets"),
-        Operand("v", packed_by="k_offsets"),
+        Operand("q", ROUNDED, packed_by="q_offsets"),
+        Operand("k", ROUNDED, packed_by="k_offsets"),
+        Operand("v", ROUNDED, packed_by="k_offsets"),
         Operand("q_offsets", INT32),
         Operand("k_offsets", INT32),
         Operand("bias", FLOAT32, ("bias",)),
@@ -439,6 +450,7 @@ class Attention(KernelPlan):
     bias: Annotated[bool, Flag()]
     nan_to_zero: Annotated[bool, Flag()]
     no_keys_to_zero: Annotated[bool, Flag()]
+    stored: Annotated[tuple[str, ...] | None, Words(("q", "k", "v", "result"))] = None
     no_pairs: Annotated[str, Word(NO_PAIRS)] = "nan"
     pairs: Annotated[bool, Flag()] = False
     q_head: Annotated[int, HEAD] = 0

@@ -4,9 +4,8 @@
 
 namespace pitc {
 
-HeadExtents CheckHeads(const AttentionPlan& plan, const Tensor& t, int64_t size, int64_t first,
-                       int64_t heads) {
-  ExpectNumbers(t, plan.dtype, 2);
+HeadExtents CheckHeads(const Tensor& t, Element type, int64_t size, int64_t first, int64_t heads) {
+  ExpectNumbers(t, type, 2);
   const int64_t rows = t.shape.dims[0], row_size = t.shape.Elements(1, t.shape.rank);
   Expect(row_size % size == 0 && first + heads <= row_size / size, t, "as [t, X, ", size,
          "] with X >= ", first + heads);

@@ -30,7 +30,7 @@ void CheckPositions(const Tensor& k, const HeadExtents& keys, int64_t sequences,
                     const Tensor& live);
 
 // Throws Failure unless the tensor has the heads `first` .. `first + heads - 1`.
-HeadExtents CheckHeads(const AttentionPlan& plan, const Tensor& tensor, int64_t size, int64_t first,
+HeadExtents CheckHeads(const Tensor& tensor, Element type, int64_t size, int64_t first,
                        int64_t heads);
 
 // The bias [B or 1, H or 1, Sq or 1, Sk or 1]; the stride of an extent of 1 is 0.
@@ -123,16 +123,16 @@ template <class Run>
 auto ReadAttention(const Run& run, const AttentionPlan& plan, Arena::Scope& scratch) {
   const AttentionPlan::Inputs in = plan.Places();
   AttentionOperands<decltype(run.Input(0, ""))> all{};
-  const auto read = [&](int index, const char* role, int64_t size, int64_t first, int64_t heads,
-                        auto* input) {
+  const auto read = [&](int index, const char* role, bool stored, int64_t size, int64_t first,
+                        int64_t heads, auto* input) {
     *input = run.Input(index, role);
-    return CheckHeads(plan, *input, size, first, heads);
+    return CheckHeads(*input, stored ? Element::kBfloat16 : plan.dtype, size, first, heads);
   };
   const auto q_list = run.Int32Input(in.q_offsets, "q_offsets", {-1});
   const int64_t sequences = q_list.shape.dims[0] - 1;
   Expect(sequences >= 0, q_list, "of one element or more");
   all.sequences = sequences;
-  all.q_heads = read(in.q, "q", plan.d, plan.q_head, plan.heads, &all.q);
+  all.q_heads = read(in.q, "q", plan.stored.q, plan.d, plan.q_head, plan.heads, &all.q);
   int64_t keys = 0;
   if (plan.whole) {
     const auto coords = run.Int32Input(in.k_coords, "k_coords", {-1, -1});
@@ -142,8 +142,8 @@ auto ReadAttention(const Run& run, const AttentionPlan& plan, Arena::Scope& scra
     all.v_heads = CheckWhole(plan, all.v, plan.dv, sequences);
     keys = coords.shape.dims[1];
   } else {
-    all.k_heads = read(in.k, "k", plan.d, plan.k_head, KeyHeads(plan), &all.k);
-    all.v_heads = read(in.v, "v", plan.dv, plan.v_head, KeyHeads(plan), &all.v);
+    all.k_heads = read(in.k, "k", plan.stored.k, plan.d, plan.k_head, KeyHeads(plan), &all.k);
+    all.v_heads = read(in.v, "v", plan.stored.v, plan.dv, plan.v_head, KeyHeads(plan), &all.v);
     keys = all.k_heads.rows;
   }
   const int64_t queries = all.q_heads.rows, positions = all.k_heads.positions;

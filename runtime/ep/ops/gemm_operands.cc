@@ -56,10 +56,10 @@ StoredRight ReadStored(const RunContext& run, const ContractPlan& plan) {
 void GemmOperands::ReadLeft() {
   a_ = run_.Input(plan_.Places().a, "a");
   left_.stored = left_.count = CheckLeft(plan_, a_);
-  left_.k = LeftColumns(plan_) / (StoresLeft(plan_) ? 2 : 1);
+  left_.k = WordsOf(LeftColumns(plan_), plan_.stored.a);
   left_.data = a_.Floats();
   if (plan_.input_relu) left_.live = Live::kPositive;
-  if (StoresLeft(plan_)) left_.live = Live::kWords;
+  if (plan_.stored.a) left_.live = Live::kWords;
 }
 
 void GemmOperands::ReadRows() {
@@ -69,7 +69,7 @@ void GemmOperands::ReadRows() {
   target_.stored = lists.stored;
   target_.n = n;
   if (plan_.residual) target_.residual = lists.residual.Floats();
-  if (StoresResult(plan_)) target_.type = Element::kBfloat16;
+  if (plan_.stored.result) target_.type = Element::kBfloat16;
   const int bytes = RecordOf(target_.type).bytes;
   target_.data = run_.Output(0, lists.shape, bytes, scratch_);
   if (plan_.scatter) ZeroOtherRows(run_, target_.data, n * bytes, target_.stored, lists.rows, t);

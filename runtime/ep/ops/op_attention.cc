@@ -17,7 +17,8 @@ constexpr double kTaskFlops = 1e6;    // tasks smaller than this go together
 constexpr int64_t kThreadTasks = 4;   // of each thread: the last one to end is not far behind
 constexpr int64_t kCopiedKeys = 512, kCopiedQueries = 128;  // from which rows of a head are copied
 
-// The keys and values of one sequence and head, as a kernel reads them.
+// The keys and values of one sequence and head, as a kernel reads them: words of two numbers where
+// they are bfloat16.
 struct Keys {
   const float *k, *v;
   const int32_t* positions;
@@ -43,6 +44,10 @@ class Attention final : public Operation {
   Attention(const AttentionPlan& plan, Kernel kernel, Kernel listed, const std::string& node,
             std::shared_ptr<Trace> trace)
       : plan_(plan),
+        q_width_(WordsOf(plan.d, plan.stored.q)),
+        k_width_(WordsOf(plan.d, plan.stored.k)),
+        v_width_(WordsOf(plan.dv, plan.stored.v)),
+        result_(plan.stored.result ? Element::kBfloat16 : plan.dtype),
         kernel_(std::move(kernel)),
         listed_(std::move(listed)),
         node_(node),
@@ -54,8 +59,8 @@ class Attention final : public Operation {
     Arena::Scope scratch;
     const auto in = ReadAttention(run, plan_, scratch);
     const HeadExtents& q = in.q_heads;
-    auto* out =
-        static_cast<float*>(run.Output(0, {q.rows, plan_.heads, plan_.dv}, sizeof(float), scratch));
+    void* const out =
+        run.Output(0, {q.rows, plan_.heads, plan_.dv}, RecordOf(result_).bytes, scratch);
     if (trace_ && plan_.pairs) trace_->Write(node_, CountPairs(in));
     if (q.rows == 0) return;
 
@@ -90,7 +95,7 @@ class Attention final : public Operation {
   };
 
   void Call(const AttentionOperands<Tensor>& in, const AttentionSplit::Part& part, const Keys& keys,
-            float* out) const {
+            void* out) const {
     if (!plan_.pairs) {
       const auto all = static_cast<int32_t>(keys.rows);
       Call(in, part, keys, {part.query_begin, part.query_end, {0, all, 0}}, plan_.scale, out);
@@ -111,7 +116,7 @@ class Attention final : public Operation {
   // Queries that see none of the keys give 0, or each key the same weight, as scores of 0 do.
   void WriteBlindRows(const AttentionOperands<Tensor>& in, const AttentionSplit::Part& part,
                       const Keys& keys, int64_t at, int64_t n, const PairLists::Tile& tile,
-                      float* out) const {
+                      void* out) const {
     uint32_t seeing = tile.is_list || tile.count == 0 ? 0 : ~uint32_t{0};
     for (int64_t i = 0; tile.is_list && i < tile.count; ++i)
       seeing |= static_cast<uint32_t>(in.pairs.seen_by[tile.first + i]);
@@ -122,13 +127,14 @@ class Attention final : public Operation {
       if (plan_.no_pairs == AttentionPlan::kMean) {
         Call(in, part, keys, {row, row + 1, {0, all, 0}}, 0, out);
       } else {
-        std::fill_n(out + (row * plan_.heads + part.head) * plan_.dv, plan_.dv, 0.0f);
+        const int64_t bytes = plan_.dv * RecordOf(result_).bytes;
+        std::memset(static_cast<char*>(out) + (row * plan_.heads + part.head) * bytes, 0, bytes);
       }
     }
   }
 
   void Call(const AttentionOperands<Tensor>& in, const AttentionSplit::Part& part, const Keys& keys,
-            const Queries& queries, double scale, float* out) const {
+            const Queries& queries, double scale, void* out) const {
     if (keys.apart > 0 && queries.keys.count > 0) {
       CallApart(in, part, keys, queries, scale, out);
     } else {
@@ -138,7 +144,7 @@ class Attention final : public Operation {
 
   // Keys that do not lie in a row are read by their places, or copied where all of them are seen.
   void CallApart(const AttentionOperands<Tensor>& in, const AttentionSplit::Part& part,
-                 const Keys& keys, Queries queries, double scale, float* out) const {
+                 const Keys& keys, Queries queries, double scale, void* out) const {
     Arena::Scope scratch;
     Keys seen = keys;
     PairLists lists = in.pairs;
@@ -156,11 +162,11 @@ class Attention final : public Operation {
       seen.positions = places;
       seen.rows = count;
       if (places[count - 1] - places[0] == count - 1) {
-        seen.k += places[0] * plan_.d;
-        seen.v += places[0] * plan_.dv;
+        seen.k += places[0] * k_width_;
+        seen.v += places[0] * v_width_;
       } else {
-        seen.k = Gathered(keys.k, places, count, plan_.d, plan_.d, scratch);
-        seen.v = Gathered(keys.v, places, count, plan_.dv, plan_.dv, scratch);
+        seen.k = Gathered(keys.k, places, count, k_width_, k_width_, scratch);
+        seen.v = Gathered(keys.v, places, count, v_width_, v_width_, scratch);
       }
     }
     queries.keys.first = 0;
@@ -168,15 +174,15 @@ class Attention final : public Operation {
   }
 
   void Call(const AttentionOperands<Tensor>& in, const AttentionSplit::Part& part, const Keys& keys,
-            const PairLists& lists, const Queries& queries, double scale, float* out) const {
+            const PairLists& lists, const Queries& queries, double scale, void* out) const {
     const HeadExtents& q = in.q_heads;
     const BiasExtents& bias = in.bias_extents;
     const bool listed = queries.keys.is_list != 0;
     const bool to_zero = plan_.nan_to_zero || (plan_.no_keys_to_zero && keys.rows == 0);
     KernelCall call;
-    call.Floats(in.q.data, {q.rows, q.heads, q.size});
-    call.Floats(keys.k, {keys.rows, keys.k_heads, plan_.d});
-    call.Floats(keys.v, {keys.rows, keys.v_heads, plan_.dv});
+    call.Floats(in.q.data, {q.rows, q.heads, q_width_});
+    call.Floats(keys.k, {keys.rows, keys.k_heads, k_width_});
+    call.Floats(keys.v, {keys.rows, keys.v_heads, v_width_});
     if (plan_.bias) {
       call.Floats(in.bias.data, {bias.elements}).Int32s(in.query_positions, {q.rows});
       call.Int32s(keys.positions, {keys.rows});
@@ -185,7 +191,7 @@ class Attention final : public Operation {
       call.Int32s(lists.keys, {lists.entries})
           .Int32s(lists.seen_by, {lists.entries})
           .Int32s(lists.order, {q.rows});
-    call.Floats(out, {q.rows, plan_.heads, plan_.dv});
+    call.Numbers(out, result_, {q.rows, plan_.heads, plan_.dv});
     AddNumbers(scale, in.sink, part.head, &call);
     call.Int(to_zero);
     call.Int(plan_.q_head + part.head).Int(keys.k_head).Int(keys.v_head).Int(part.head);
@@ -224,29 +230,29 @@ class Attention final : public Operation {
     if (plan_.whole) {
       const int64_t positions = in.k_heads.positions;
       const int64_t row = (part.sequence * KeyHeads(plan_) + head) * positions;
-      k += row * plan_.d;
-      v += row * plan_.dv;
+      k += row * k_width_;
+      v += row * v_width_;
       if (n > 0 && list[n - 1] - list[0] == n - 1) {
-        k += list[0] * plan_.d;
-        v += list[0] * plan_.dv;
+        k += list[0] * k_width_;
+        v += list[0] * v_width_;
       } else if (n > 0 && plan_.pairs) {
         int32_t* const numbers = plan_.bias ? scratch.Array<int32_t>(positions) : nullptr;
         if (numbers) std::iota(numbers, numbers + positions, 0);
         return {k, v, list, n, 1, 1, 0, 0, positions, numbers};
       } else {
-        k = Gathered(k, list, n, plan_.d, plan_.d, scratch);
-        v = Gathered(v, list, n, plan_.dv, plan_.dv, scratch);
+        k = Gathered(k, list, n, k_width_, k_width_, scratch);
+        v = Gathered(v, list, n, v_width_, v_width_, scratch);
       }
       return {k, v, list, n, 1, 1, 0, 0};
     }
     const int64_t k_head = plan_.k_head + head, v_head = plan_.v_head + head;
-    k += first * heads * plan_.d;
-    v += first * v_heads * plan_.dv;
+    k += first * heads * k_width_;
+    v += first * v_heads * v_width_;
     const int64_t queries = in.q_offsets[part.sequence + 1] - in.q_offsets[part.sequence];
     if (n < kCopiedKeys || queries < kCopiedQueries)
       return {k, v, list, n, heads, v_heads, k_head, v_head};
-    k = Gathered(k + k_head * plan_.d, nullptr, n, heads * plan_.d, plan_.d, scratch);
-    v = Gathered(v + v_head * plan_.dv, nullptr, n, v_heads * plan_.dv, plan_.dv, scratch);
+    k = Gathered(k + k_head * k_width_, nullptr, n, heads * k_width_, k_width_, scratch);
+    v = Gathered(v + v_head * v_width_, nullptr, n, v_heads * v_width_, v_width_, scratch);
     return {k, v, list, n, 1, 1, 0, 0};
   }
 
@@ -291,6 +297,8 @@ class Attention final : public Operation {
   }
 
   const AttentionPlan plan_;
+  const int64_t q_width_, k_width_, v_width_;
+  const Element result_;
   const Kernel kernel_, listed_;
   const std::string node_;
   const std::shared_ptr<Trace> trace_;

@@ -6,7 +6,7 @@
 namespace pitc {
 
 int64_t CheckLeft(const ContractPlan& plan, const Tensor& a) {
-  ExpectNumbers(a, StoresLeft(plan) ? Element::kBfloat16 : plan.dtype, plan.gather ? 2 : 1);
+  ExpectNumbers(a, plan.stored.a ? Element::kBfloat16 : plan.dtype, plan.gather ? 2 : 1);
   const int lead = a.shape.rank - 1;
   const int64_t k = LeftColumns(plan);
   Expect(a.shape.dims[lead] == k, a, "of last dimension ", k);

@@ -169,6 +169,22 @@ size_t Fields::Word(std::string_view key, const std::vector<std::string_view>& c
   Fail("plan: expected ", Full(key), " as one of ", all, ", got ", Quoted(text));
 }
 
+void Fields::Words(std::string_view key,
+                   std::initializer_list<std::pair<std::string_view, bool*>> choices) {
+  const std::string_view text = Raw(key);
+  auto next = choices.begin();
+  const bool good = ReadList(text, [&](std::string_view part) {
+    while (next != choices.end() && next->first != part) ++next;
+    if (next == choices.end()) return false;
+    *next++->second = true;
+    return true;
+  });
+  if (good) return;
+  std::string all;
+  for (const auto& choice : choices) all += (all.empty() ? "" : ", ") + std::string(choice.first);
+  Fail("plan: expected ", Full(key), " as some of ", all, " in that order, got ", Quoted(text));
+}
+
 std::string Fields::FileName(std::string_view key) {
   std::string_view text = Raw(key);
   const bool good = !text.empty() && text.size() <= kLongestName && text[0] != '.';

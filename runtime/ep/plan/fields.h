@@ -70,6 +70,9 @@ class Fields {
   double Hex(std::string_view key);
   // Which of some words.
   size_t Word(std::string_view key, const std::vector<std::string_view>& choices);
+  // Sets the flags of the words that are there, each at most once and in their order.
+  void Words(std::string_view key,
+             std::initializer_list<std::pair<std::string_view, bool*>> choices);
   // A bare file name: letters, digits, '_', '-' and '.', not hidden.
   std::string FileName(std::string_view key);
   // The identity of a kernel library: `ABI/..`, letters, digits and ".+-_/".

@@ -34,10 +34,10 @@ ContractPlan ReadContract(Fields& in) {
           "right=kn or right=nk, activation=none, bias=0, residual=0 and factor=0 beside tiles");
   Require(!p.rounded || (panels && !p.inner && !on_gpu),
           "no rounded on a GPU, beside inner and without panels");
-  Require(p.rounded || !p.stored, "no stored without rounded");
-  Require(!p.skips || !StoresResult(p), "no stored result beside skips");
-  Require(!StoresLeft(p) || !p.input_relu, "input_relu=0 beside stored=left");
-  Require(!StoresLeft(p) || p.k % 2 == 0, "an even k beside stored=left");
+  Require(p.rounded || !(p.stored.a || p.stored.result), "no stored without rounded");
+  Require(!p.skips || !p.stored.result, "no stored result beside skips");
+  Require(!p.stored.a || !p.input_relu, "input_relu=0 beside a stored a");
+  Require(!p.stored.a || p.k % 2 == 0, "an even k beside a stored a");
   p.prices = Prices::Read(in, p.dtype, p.skips);
   return p;
 }
@@ -68,6 +68,11 @@ AttentionPlan ReadAttention(Fields& in) {
   Require(!p.sinks || *p.sinks == 1 || *p.sinks == p.heads, "one sink, or one for each head");
   Require(!p.sinks || !p.weight_step, "no weight_step beside sinks");
   Require(!p.sinks || p.no_pairs == AttentionPlan::kNan, "no_pairs=nan beside sinks");
+  const bool stores = p.stored.q || p.stored.k || p.stored.v || p.stored.result;
+  Require(p.rounded || !stores, "no stored without rounded");
+  Require(!p.rounded || (p.d % 2 == 0 && p.dv % 2 == 0), "even d and dv beside rounded");
+  Require(!p.rounded || !(p.whole || p.score_step || p.weight_step),
+          "whole=0 and no score_step and weight_step beside rounded");
   const bool on_gpu = in.machine() == Machine::kCuda;
   Require(p.program || p.no_pairs == AttentionPlan::kNan || !on_gpu,
           "no_pairs=nan without a program");

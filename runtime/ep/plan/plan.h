@@ -30,13 +30,8 @@ inline ProductPlan ProductOf(const ContractPlan& plan) {
 inline ProductPlan InnerOf(const ContractPlan& plan) {
   return {plan.inner.value_or(0), plan.k, plan.inner_bias};
 }
-// Whether `a`, and whether C, is stored as what it is rounded to.
-inline bool StoresLeft(const ContractPlan& plan) {
-  return plan.stored && *plan.stored != ContractPlan::kResult;
-}
-inline bool StoresResult(const ContractPlan& plan) {
-  return plan.stored && *plan.stored != ContractPlan::kLeft;
-}
+// So many numbers of a row, or words of two where they are stored as bfloat16.
+inline int64_t WordsOf(int64_t numbers, bool stored) { return stored ? numbers / 2 : numbers; }
 inline int64_t LeftColumns(const ContractPlan& plan) { return plan.inner.value_or(plan.k); }
 
 inline int64_t PanelCount(int64_t columns) { return StepCount(columns, kPanelWidth); }
