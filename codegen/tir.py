@@ -261,7 +261,8 @@ def _lanes(index: Sequence[Expr], width: int) -> list[Expr]:
     return [*index[:-1], T.ramp(index[-1], 1, width)]
 
 
-def _first(count: int, width: int) -> Expr:
+def first_lanes(count: int, width: int = LANES) -> Expr:
+    """A mask of the first lanes."""
     return T.ramp(T.int32(0), 1, width) < T.broadcast(T.int32(count), width)
 
 
@@ -271,7 +272,9 @@ def load(buffer: Buffer, *index: Expr, lanes: int = LANES, width: int = LANES) -
     """
     if lanes >= width:
         return buffer[tuple(_lanes(index, width))]
-    return T.masked_load(f"float32x{width}", buffer, *_lanes(index, width), _first(lanes, width))
+    return T.masked_load(
+        f"float32x{width}", buffer, *_lanes(index, width), first_lanes(lanes, width)
+    )
 
 
 def store(
@@ -283,7 +286,7 @@ def store(
     if lanes >= width:
         T.buffer_store(buffer, value, _lanes(index, width))
     else:
-        T.evaluate(T.masked_store(buffer, value, *_lanes(index, width), _first(lanes, width)))
+        T.evaluate(T.masked_store(buffer, value, *_lanes(index, width), first_lanes(lanes, width)))
 
 
 @contextmanager
@@ -388,6 +391,11 @@ def fma(x: Expr, y: Expr, z: Expr) -> Expr:
     if lanes_of(x) == 1:  # on a GPU
         return T.call_extern("float32", "fmaf", x, y, z)
     return T.fma(x, y, z)
+
+
+def root(x: Expr) -> Expr:
+    """Square roots."""
+    return T.sqrt(x)
 
 
 def select(condition: Expr, then: Expr, other: Expr) -> Expr:

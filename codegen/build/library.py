@@ -24,6 +24,7 @@ def kernel_function(request: KernelRequest, target: CpuLevel) -> Any:
         contract_row,
         contract_tile,
         gather_gemm,
+        norm,
         pack,
         panels,
         stored_rows,
@@ -41,6 +42,7 @@ def kernel_function(request: KernelRequest, target: CpuLevel) -> Any:
         "stored_rows": stored_rows.prim_func,
         "swrite_columns": swrite_columns.prim_func,
         "attention": attention.prim_func,
+        "norm": norm.prim_func,
     }
     params = dict(request.params) | {"dtype": request.dtype}
     return emitters[request.family](f"{request.symbol}_{target.level}", params, target)

@@ -17,7 +17,7 @@ from pitc.ir.engines import kernels_of
 from pitc.ir.gpu_speed import clock_table
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
-from pitc.ir.plans.ops import Attention, Contract, KernelPlan, Plan, Table, Unpack
+from pitc.ir.plans.ops import Attention, Contract, KernelPlan, Norm, Plan, Table, Unpack
 from pitc.ir.target import Target
 from pitc.ir.variants import SPARSE_FAMILIES
 from pitc.passes.lower.builder import lead_of
@@ -54,6 +54,9 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
 
             listed = {"pairs": request(pairs=1)} if plan.pairs else {}
             return {"attention": request(), **listed}
+        case Norm():
+            flags = {"centred": int(plan.centred), "bias": int(plan.bias)}
+            return {"norm": KernelRequest.of("norm", "bfloat16", n=plan.n, **flags)}
         case KernelPlan():
             family = "unpack" if isinstance(plan, Unpack) else "pack"
             return {"move": KernelRequest.of(family, plan.dtype, target.kind)}

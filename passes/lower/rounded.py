@@ -16,7 +16,7 @@ Attention rounds where its queries, keys and values are rows, of even widths: a 
 and read once for a token. Nor does it round where it imitates steps of a quantised model.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
@@ -43,14 +43,10 @@ def store_rounded(packed: Packed) -> None:
     for node in packed.nodes():
         if not _may_store(packed_plan(node)):
             continue
-        values, readers = [node.outputs[0]], list[tuple[ir.Node, str]]()
-        if not all(_rounds(packed, v, values, readers) for v in values):  # they grow meanwhile
-            continue
-        _store(node, "result")
-        for reader, name in dict.fromkeys(readers):
-            _store(reader, name)
-        for value in values:
-            value.type = ir.TensorType(ir.DataType.BFLOAT16)
+        readers = Readers([node.outputs[0]])
+        if readers.are_all_rounding(packed):
+            _store(node, "result")
+            readers.store()
 
 
 def _may_store(plan: Plan | None) -> bool:
@@ -60,6 +56,54 @@ def _may_store(plan: Plan | None) -> bool:
     return isinstance(plan, Attention) and bool(plan.rounded)
 
 
+@dataclass(slots=True)
+class Readers:
+    """What reads some values.
+
+    Args:
+        values: The values, and what Reshapes make of them.
+        nodes: Nodes that round them, each with the name of the operand.
+    """
+
+    values: list[ir.Value]
+    nodes: dict[tuple[ir.Node, str], None] = field(default_factory=dict)
+
+    def are_all_rounding(self, packed: Packed) -> bool:
+        """True where all that reads elements of the values rounds them, or moves them."""
+        return all(  # values grow while they are looked at
+            not value.is_graph_output()
+            and all(self.add(packed, value, use.node, use.idx) for use in value.uses())
+            for value in self.values
+        )
+
+    def add(self, packed: Packed, value: ir.Value, node: ir.Node, place: int) -> bool:
+        """Add a node that reads a value at a place of its inputs; False where it neither rounds
+        elements nor moves them.
+        """
+        graph, plan = packed.graph, packed_plan(node)
+        if reads_sizes(graph, value, node):
+            return True
+        if not is_outside(graph, node):
+            return False
+        if node.op_type == "Reshape" and not node.domain and place == 0:
+            self.values.append(node.outputs[0])
+            return True
+        if not isinstance(plan, RoundingPlan) or not plan.rounded:
+            return False
+        name = list(plan.operands)[place]
+        if not _reads_words(plan, name):
+            return False
+        self.nodes[node, name] = None
+        return True
+
+    def store(self) -> None:
+        """Let them read bfloat16."""
+        for node, name in self.nodes:
+            _store(node, name)
+        for value in self.values:
+            value.type = ir.TensorType(ir.DataType.BFLOAT16)
+
+
 def _store(node: ir.Node, name: str) -> None:
     """Let a node store an operand, or its result, as it is rounded."""
     plan = packed_plan(node)
@@ -67,38 +111,6 @@ def _store(node: ir.Node, name: str) -> None:
     names = {*(plan.stored or ()), name}
     stored = tuple(x for x in (*plan.operands, "result") if x in names)
     set_plan(node, replace(plan, stored=stored), operands_of(node))
-
-
-def _rounds(
-    packed: Packed, value: ir.Value, values: list[ir.Value], readers: list[tuple[ir.Node, str]]
-) -> bool:
-    """True where all that reads elements of a value rounds them, or moves them.
-
-    Args:
-        packed: The graph.
-        value: The value.
-        values: Gets what Reshapes make of it.
-        readers: Gets the nodes that round it, each with the name of the operand.
-    """
-    graph = packed.graph
-    if value.is_graph_output():
-        return False
-    for use in value.uses():
-        node, plan = use.node, packed_plan(use.node)
-        if reads_sizes(graph, value, node):
-            continue
-        if not is_outside(graph, node):
-            return False
-        if node.op_type == "Reshape" and not node.domain and use.idx == 0:
-            values.append(node.outputs[0])
-            continue
-        if not isinstance(plan, RoundingPlan) or not plan.rounded:
-            return False
-        name = list(plan.operands)[use.idx]
-        if not _reads_words(plan, name):
-            return False
-        readers.append((node, name))
-    return True
 
 
 def _reads_words(plan: RoundingPlan, name: str) -> bool:

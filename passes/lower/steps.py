@@ -23,6 +23,7 @@ from pitc.passes.lower.given_up import zero_given_up
 from pitc.passes.lower.kernels import choose_kernels
 from pitc.passes.lower.masks import fuse_masks
 from pitc.passes.lower.moves import fuse_moves
+from pitc.passes.lower.norms import make_norms
 from pitc.passes.lower.operands import fuse_left_operands
 from pitc.passes.lower.order import place_early
 from pitc.passes.lower.packed import Packed, emit
@@ -135,6 +136,7 @@ STEPS = (
     Step("tidy", _tidy),
     Step("restore", _restore),
     Step("rounded attention", lambda low: round_attention(low.packed)),
+    Step("norms", lambda low: make_norms(low.packed)),
     Step("rounded values", lambda low: store_rounded(low.packed)),
     Step("kernels", lambda low: choose_kernels(low.packed)),
     Step("regions on GPUs", lambda low: merge_regions(low.packed)),

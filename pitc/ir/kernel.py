@@ -33,7 +33,7 @@ class KernelRequest:
 
     Args:
         family: `pack`, `unpack`, `gather_gemm`, `contract_row`, `contract_tile`, `contract_block`,
-            `panels`, `stored_rows`, `swrite_columns` or `attention`; of GPUs also `detect`,
+            `panels`, `stored_rows`, `swrite_columns`, `attention` or `norm`; of GPUs also `detect`,
             `choose`, `lists`, `contract_square` and `live_points`.
         params: Static parameters, sorted by name: none (pack, unpack, live_points); `k`, `n`,
             `activation`, `residual` (gather_gemm, contract_*), perhaps `input_relu`, and of
@@ -41,7 +41,8 @@ class KernelRequest:
             contract_block of a sampled product `stored` too; `k` (panels); `k`, `n`, `stored`,
             `factor` (stored_rows); `n`, `activation`, `residual` (swrite_columns);
             `d`, `dv`, `bias`, perhaps `pairs`, `sink`, `score_cap`, `score_steps` and
-            `weight_steps`, of GPUs `sees` (attention, `pitc.ir.seen`). A GPU's kernels have no `k`
+            `weight_steps`, of GPUs `sees` (attention, `pitc.ir.seen`); `n`, `centred`, `bias`
+            (norm). A GPU's kernels have no `k`
             and `n`, but `loose`: rows may start anywhere. `detect` has `bits` where a contraction
             has told what is not 0.
         dtype: Type of the elements, or of the words that are moved (`int32`, `int8`); of a mask
@@ -100,6 +101,9 @@ class KernelRequest:
             case "swrite_columns":
                 suffix = "_res" if p["residual"] else ""
                 return f"swrite_columns_n{p['n']}_{p['activation']}{suffix}"
+            case "norm":
+                flags = {"_centred": p["centred"], "_bias": p["bias"]}
+                return f"norm_n{p['n']}" + "".join(x for x, flag in flags.items() if flag)
             case "attention":
                 kinds = ("bias", "pairs", "sink", "score_cap", "score_steps", "weight_steps")
                 found = [x for x in kinds if p.get(x)]

@@ -159,7 +159,7 @@ void WarmRunsAllocateNothing() {
     }
     shared[kind] += pair.Shared() - before;
   }
-  CHECK(shared.size() == 10);
+  CHECK(shared.size() == 11);
   for (const auto& [kind, loops] : shared) CHECK(loops || kind == "choose_channels");
 }
 

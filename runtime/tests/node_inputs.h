@@ -292,6 +292,12 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     }
     return inputs;
   }
+  if (auto* norm = std::get_if<NormPlan>(&plan.body)) {
+    std::vector<OrtValue> inputs{RandomFloats(random, {domain.Count(), norm->n}),
+                                 RandomFloats(random, {norm->n})};
+    if (norm->bias) inputs.push_back(RandomFloats(random, {norm->n}));
+    return inputs;
+  }
   const auto& a = std::get<AttentionPlan>(plan.body);
   const int64_t t = domain.Count(), sequence = domain.extents.back();
   const int64_t shared = a.heads / a.group.value_or(1);
@@ -329,12 +335,14 @@ inline int InputCount(const Plan& plan) {
   }
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body)) return attention->Places().count;
   if (auto* pairs = std::get_if<PairsPlan>(&plan.body)) return pairs->Places().count;
+  if (auto* norm = std::get_if<NormPlan>(&plan.body)) return norm->Places().count;
   if (auto* detect = std::get_if<DetectPlan>(&plan.body)) return detect->padding ? 2 : 1;
   return plan.op == "choose_channels" ? 1 : 4;
 }
 
 inline int OutputCount(const Plan& plan) {
   if (plan.op == "pairs") return PairsPlan::kOutputs;
+  if (plan.op == "norm") return NormPlan::kOutputs;
   return plan.op == "detect" ? 3 : 1;
 }
 

@@ -379,6 +379,36 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
   return 0;
 }
 
+int Norm(const Any* raw, int32_t count, int n, bool centred, bool has_bias) {
+  Args args(raw, count);
+  const Tensor *x = args.Floats(2), *gamma = args.Floats(1);
+  const Tensor* beta = has_bias ? args.Floats(1) : nullptr;
+  const Tensor *floats = args.Floats(2), *halves = args.Array(pitc::tvm::kUIntCode, 16, 2);
+  const double epsilon = args.Float();
+  const int64_t writes_floats = args.Int(), writes_halves = args.Int();
+  const int64_t i0 = args.Int(), i1 = args.Int();
+  if (!args.Good()) return -1;
+  const int64_t rows = x->shape[0];
+  args.Demand(x->shape[1] == n && gamma->shape[0] == n && (!beta || beta->shape[0] == n), "n");
+  args.Demand(floats->shape[0] == (writes_floats ? rows : 0) && floats->shape[1] == n, "floats");
+  args.Demand(halves->shape[0] == (writes_halves ? rows : 0) && halves->shape[1] == n, "halves");
+  args.Demand(0 <= i0 && i0 < i1 && i1 <= rows, "range");
+  if (!args.Good()) return -1;
+  for (int64_t i = i0; i < i1; ++i) {
+    const float* const row = Data<float>(x) + i * n;
+    double mean = 0, spread = 0;
+    for (int64_t j = 0; centred && j < n; ++j) mean += row[j] / static_cast<double>(n);
+    for (int64_t j = 0; j < n; ++j) spread += (row[j] - mean) * (row[j] - mean) / n;
+    for (int64_t j = 0; j < n; ++j) {
+      const double y = (row[j] - mean) / std::sqrt(spread + epsilon) * Data<float>(gamma)[j];
+      const auto found = static_cast<float>(beta ? y + Data<float>(beta)[j] : y);
+      if (writes_floats) Data<float>(floats)[i * n + j] = found;
+      if (writes_halves) Data<uint16_t>(halves)[i * n + j] = Cut(found);
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 extern "C" {
@@ -463,6 +493,8 @@ STORED(70, 5, relu)
 STORED(8000, 2100, none)
 KERNEL(gather_gemm_k5_n70_relu_bf16, RoundedGemm, 5, 70, Activation::relu)
 KERNEL(gather_gemm_k6_n70_relu_bf16_left_result, StoredGemm, 6, 70, Activation::relu)
+KERNEL(norm_n70_centred_bias, Norm, 70, true, true)
+KERNEL(norm_n3, Norm, 3, false, false)
 STORED_ATTENTION(attention_d4_v6, _bf16_q_k_v_result, 4, 6, false, false)
 STORED_ATTENTION(attention_d4_v6_bias, _bf16_q_k_v_result, 4, 6, true, false)
 STORED_ATTENTION(attention_d4_v6_bias_pairs, _bf16_q_k_v_result, 4, 6, true, true)

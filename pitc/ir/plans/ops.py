@@ -489,6 +489,35 @@ class Attention(RoundingPlan):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Norm(KernelPlan):
+    """Norms of rows, y = x / sqrt(mean of x^2 + epsilon) * gamma + beta: kernel `norm`.
+
+    It gives y as float32, and rounded to bfloat16; what is read by no node is not written.
+
+    Args:
+        n: Columns of a row.
+        epsilon: Above the mean, float32.
+        centred: The mean of a row is subtracted from it before.
+        bias: There is a beta.
+    """
+
+    op = "norm"
+    machines = ("cpu",)
+    all_operands = (
+        Operand("x"),
+        Operand("gamma", FLOAT32),
+        Operand("beta", FLOAT32, ("bias",)),
+    )
+    outputs = 2
+
+    n: Annotated[int, EXTENT]
+    epsilon: Annotated[float, Real()]
+    centred: Annotated[bool, Flag()]
+    bias: Annotated[bool, Flag()]
+    dtype: Annotated[str, Word(("float32",))] = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChooseChannels(Plan):
     """Whether few channels of some convolutions live."""
 
@@ -577,7 +606,7 @@ def _step(number: int, lines: Mapping[str, str], library: str) -> Step:
 
 OPS: Mapping[str, type[Plan]] = {
     kind.op: kind
-    for kind in (Detect, Pack, Unpack, Contract, Pairs, Attention, ChooseChannels, Region)
+    for kind in (Detect, Pack, Unpack, Contract, Pairs, Attention, Norm, ChooseChannels, Region)
 }
 """Every operation, by name."""
 

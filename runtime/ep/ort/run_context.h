@@ -72,6 +72,7 @@ class RunContext {
     return CopyOf(list.Int32s(), n, scratch);
   }
 
+  bool IsRead(int output) const { return places_.outputs[static_cast<size_t>(output)] >= 0; }
   // Memory of the output; of `scratch` when nobody reads it. `bytes` is its size.
   void* Output(int index, const Shape& shape, int element_bytes, Arena::Scope& scratch) const;
 
