@@ -16,6 +16,14 @@ ROOT = Path(__file__).parent.parent
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 WORST = "<!-- worst -->", "<!-- /worst -->"
+#: Engines that run padded batches, as the names of contenders begin.
+ENGINES = {
+    "ort": "ONNX Runtime",
+    "openvino": "OpenVINO",
+    "ctranslate2": "CTranslate2 (BERT)",
+    "ctranslate2-int8": "CTranslate2 in int8 (beside bf16)",
+    "torch-bf16": "torch.compile under bfloat16 (beside bf16)",
+}
 COMPILE, FOOTPRINT = "compile-bert", "footprint-bert-32x128-m40"
 WHAT = {
     "minilm-64": "all-MiniLM-L6-v2, real texts, batches of 64, no option",
@@ -163,10 +171,17 @@ def _workloads(found: dict[str, dict[str, Any]]) -> list[str]:
         "",
         f"{machine['cpu']} or the CPU named, one core, float32 unless a row says otherwise, "
         f"onnxruntime {machine['packages']['onnxruntime']}, {machine['date']}. The best peer is "
-        "the fastest of ONNX Runtime and OpenVINO, each padded, one sequence at a time, and in "
+        f"the fastest of {engines(found)}, each padded, one sequence at a time, and in "
         "length-sorted buckets of four.",
     ]
     return rows
+
+
+def engines(found: dict[str, dict[str, Any]]) -> str:
+    """The peers that some of the results have, in words."""
+    names = {c["name"].rpartition("-")[0] for r in found.values() for c in r["contenders"]}
+    *most, last = (what for name, what in ENGINES.items() if name in names)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _sweeps(swept: list[dict[str, Any]]) -> list[str]:

@@ -140,8 +140,9 @@ def batch_table(result: dict[str, Any]) -> Table:
         title=", ".join([f"{result['case']['name']}: {shapes}", *tokens, *shares]),
         caption="\n".join(_caption(result)),
     )
-    for heading in ("contender", "ms per batch", "pitc's gain", "times limit", "error"):
-        table.add_column(heading, justify="left" if heading == "contender" else "right")
+    table.add_column("contender", overflow="fold")
+    for heading in ("ms per batch", "pitc's gain", "times limit", "error"):
+        table.add_column(heading, justify="right")
     limit = result["limit_ms"]
     digits = 3 if min((r["ms"] for r in result["contenders"] if r["ms"]), default=10) < 10 else 1
     for row in result["contenders"]:
