@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from benchmarks import attention_operators as operators
 from benchmarks import attention_peers as attention
+from benchmarks import encoder_peers as encoders
 from benchmarks import peers
 from benchmarks.attention_cases import AttentionCase, LayersCase, StepCase
-from benchmarks.cases import CachedCase, EncoderCase, TextCase
+from benchmarks.cases import FEW_BITS_TOLERANCE, CachedCase, EncoderCase, TextCase
 from benchmarks.sparse_cases import (
     BlocksCase,
     GradientCase,
@@ -121,6 +122,8 @@ class Contender:
             far, and would take most of the time of a run.
         says: Whether it can say what a workload asks for.
         by_hand: It is written for one kind of case, and no library.
+        below: Another package that must be importable.
+        tolerance: Error that its answers may have, where that of the case is less.
     """
 
     name: str
@@ -130,6 +133,8 @@ class Contender:
     zeros: float = 0.0
     says: Callable[[Workload], bool] = _always
     by_hand: bool = False
+    below: str | None = None
+    tolerance: float = 0.0
 
     def competes(self, workload: Workload) -> bool:
         """Whether it is to be timed."""
@@ -137,8 +142,9 @@ class Contender:
 
     @property
     def available(self) -> bool:
-        """Whether its package is installed."""
-        return importlib.util.find_spec(self.package) is not None
+        """Whether what it needs is installed."""
+        needed = (self.package, self.below or self.package)
+        return all(importlib.util.find_spec(name) is not None for name in needed)
 
     def over(self, infer: Infer) -> Run:
         """What runs one padded batch, given the engine's function for a dense one."""
@@ -148,16 +154,47 @@ class Contender:
 OURS = "pitc"
 HALF, MANY = 0.45, 0.75
 
+
+def in_splits(name: str, engine: Engine, package: str, **more: Any) -> tuple[Contender, ...]:
+    """An engine three times: on the batch as it is, one sequence at a time, and in buckets.
+
+    Args:
+        name: What the names begin with.
+        engine: Of all three.
+        package: The package that must be importable.
+        more: Other fields of `Contender`.
+    """
+    splits = {"padded": whole, "singles": singles, "buckets": buckets}
+    return tuple(
+        Contender(f"{name}-{how}", engine, split, package, **more) for how, split in splits.items()
+    )
+
+
+_ORT = in_splits("ort", onnx_runtime, "onnxruntime")
 PADDED: tuple[Contender, ...] = (
-    Contender("ort-padded", onnx_runtime, whole, "onnxruntime"),
+    _ORT[0],
     Contender(OURS, pitc, whole, "pitc"),
-    Contender("ort-singles", onnx_runtime, singles, "onnxruntime"),
-    Contender("ort-buckets", onnx_runtime, buckets, "onnxruntime"),
-    Contender("openvino-padded", openvino, whole, "openvino"),
-    Contender("openvino-singles", openvino, singles, "openvino"),
-    Contender("openvino-buckets", openvino, buckets, "openvino"),
+    *_ORT[1:],
+    *in_splits("openvino", openvino, "openvino"),
 )
 CACHED = tuple(c for c in PADDED if c.split is whole)
+ENCODERS: tuple[Contender, ...] = (
+    *PADDED,
+    *in_splits(
+        *("ctranslate2", partial(encoders.ctranslate2, "float32"), "ctranslate2"),
+        says=encoders.is_bert,
+    ),
+    *in_splits(
+        *("ctranslate2-int8", partial(encoders.ctranslate2, "int8"), "ctranslate2"),
+        says=encoders.is_rounded_bert,
+        tolerance=FEW_BITS_TOLERANCE,
+    ),
+    *in_splits(
+        *("torch-bf16", encoders.torch_bf16, "transformers"),
+        says=encoders.is_rounded_bert,
+        below="torch",
+    ),
+)
 DENSE: tuple[Contender, ...] = (
     Contender("ort", onnx_runtime, whole, "onnxruntime"),
     Contender(OURS, pitc, whole, "pitc"),
@@ -231,9 +268,9 @@ ATTENTION: tuple[Contender, ...] = (
 
 #: Kind of case -> who competes; the first is the reference.
 CONTENDERS: dict[type, tuple[Contender, ...]] = {
-    EncoderCase: PADDED,
+    EncoderCase: ENCODERS,
     CachedCase: CACHED,
-    TextCase: PADDED,
+    TextCase: ENCODERS,
     ProductCase: PRODUCTS,
     BlocksCase: BLOCKS,
     MaskedCase: MASKED,

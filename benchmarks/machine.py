@@ -22,6 +22,8 @@ PACKAGES = (
     "openvino",
     "scipy",
     "torch",
+    "transformers",
+    "ctranslate2",
     "sparse-dot-mkl",
     "pitc",
 )

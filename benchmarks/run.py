@@ -136,7 +136,8 @@ def time_case(
     errors = {name: relative_error(x.answers, want) for name, x in loaded.items()}
     few_bits = isinstance(case, EncoderCase) and case.bits
     limit = FEW_BITS_TOLERANCE if few_bits else tolerance_of(asdict(case))
-    right = [name for name in loaded if errors[name] <= limit]
+    most = {c.name: max(limit, c.tolerance) for c in present}
+    right = [name for name in loaded if errors[name] <= most[name]]
     calls = {name: _calls(loaded[name], workload) for name in right}
     say(f"{case.name}: {rounds} rounds of {', '.join(right)}")
     work = {name: _on_all(loaded[name].run, workload, calls[name]) for name in right}

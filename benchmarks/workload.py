@@ -65,6 +65,7 @@ class Workload:
         zeros: Share of run-time zeros, measured; 0 where the sparsity is of another kind.
         precision: What pitc is asked to compute products in.
         case: What it is made for, where peers are written for some cases alone.
+        bert: The encoder that it is, where the file holds its weights as float32.
         exact: The exact answers for each entry of the batches, where they were computed; answers
             are compared with those of ONNX Runtime otherwise.
     """
@@ -78,6 +79,7 @@ class Workload:
     zeros: float = 0.0
     precision: str = "float32"
     case: TimedCase | None = None
+    bert: BertConfig | None = None
     exact: tuple[Array, ...] | None = None
 
     def facts(self) -> dict[str, Any]:
@@ -181,7 +183,11 @@ def _padded(
     reading = weight_bytes(config) * len(batches)
     dense, useful = (Cost(flops(config, sizes), reading) for sizes in (padded, lengths))
     precision = getattr(case, "precision", "float32")
-    return Workload(model, batches, case.padding, counts, dense, useful, precision=precision)
+    plain = not isinstance(case, EncoderCase) or (not case.bits and case.dtype == "float32")
+    bert = config if plain and isinstance(config, BertConfig) else None
+    return Workload(
+        *(model, batches, case.padding, counts, dense, useful), precision=precision, bert=bert
+    )
 
 
 def _build_sparse(case: SparseCase) -> onnx.ModelProto:
