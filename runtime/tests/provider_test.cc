@@ -419,10 +419,23 @@ void OldAndOddHosts() {
   const auto error = [&](const std::string& text, int inputs, const Options& options = {}) {
     return Thrown([&] { Session(library, text, PITC_TEST_KERNELS, inputs, 1, options); });
   };
+  const char* const lowest = pitc::Name(*(std::end(pitc::kKernelLevels) - 1));
   CHECK(Contains(error(c.text, 9), "inputs and"));
   CHECK(Contains(error("", 1), "expected the line"));
   CHECK(Contains(error(c.text, 1, {{"cpu_level", "v5"}}),
                  std::string("expected cpu_level ") + pitc::kKernelLevelNames + ", got 'v5'"));
+  setenv("PITC_CPU", "v5", 1);
+  CHECK(Contains(error(c.text, 1),
+                 std::string("expected PITC_CPU ") + pitc::kKernelLevelNames + ", got 'v5'"));
+  CHECK(Contains(error(c.text, 9, {{"cpu_level", lowest}}), "inputs and"));  // the option wins
+  setenv("PITC_CPU", pitc::Name(pitc::kKernelLevels[0]), 1);
+  if (pitc::kKernelLevels[0] > pitc::MachineCpuLevel())
+    CHECK(Contains(error(c.text, 1), "expected PITC_CPU up to "));
+  for (const char* empty_or_low : {"", lowest}) {
+    setenv("PITC_CPU", empty_or_low, 1);
+    CHECK(Contains(error(c.text, 9), "inputs and"));
+  }
+  unsetenv("PITC_CPU");
   CHECK(Contains(error(c.text, 1, {{"variant", "tile9"}}),
                  "expected variant as one of dense, row, tile8, block16, block32, block64, "
                  "got 'tile9'"));

@@ -35,7 +35,7 @@ def output(*command: str | Path, **environment: str) -> str:
 # flavour -> tests; the fuzzers use one thread, in which there is no race to be found
 TESTS = (
     *("plan", "dense_tiles", "listed_tiles", "mask", "index", "kernel", "micro_tiles"),
-    *("selector", "trace"),
+    *("selector", "trace", "cpu_level"),
     *("contraction", "right_contraction", "provider", "constants"),  # in a fake ONNX Runtime
     "device",  # on a fake driver
 )

@@ -56,9 +56,8 @@ CpuLevel MachineCpuLevel() {
   if (!Has(saved, kZmmSaved) || !Has(leaf7, kLeaf7bV4)) return CpuLevel::kV3;
   constexpr uint32_t kBf16 = Bits({5});
   if (!Has(Cpuid(7, 1).a, kBf16)) return CpuLevel::kV4;
-  constexpr uint32_t kAmx = Bits({22, 24}), kTilesSaved = Bits({17, 18});  // bfloat16, tiles
-  const bool tiles = Has(Cpuid(7).d, kAmx) && Has(saved, kTilesSaved);
-  return tiles ? CpuLevel::kV4Amx : CpuLevel::kV4Bf16;
+  constexpr uint32_t kAmx = Bits({22, 24});  // bfloat16, tiles
+  return Has(Cpuid(7).d, kAmx) ? CpuLevel::kV4Amx : CpuLevel::kV4Bf16;
 }
 
 bool AllowsTiles() {
@@ -73,6 +72,13 @@ bool AllowsTiles() { return false; }
 CpuLevel MachineCpuLevel() { return CpuLevel::kBaseline; }
 bool AllowsTiles() { return false; }
 #endif
+
+Lack LackOf(CpuLevel built, CpuLevel machine, bool tiles, bool forced) {
+  if (forced || built < CpuLevel::kV4Bf16) return Lack::kNothing;
+  if (machine < CpuLevel::kV4Bf16) return Lack::kUnits;
+  const bool has_tiles = built == CpuLevel::kV4Amx && machine == CpuLevel::kV4Amx;
+  return has_tiles && !tiles ? Lack::kTiles : Lack::kNothing;
+}
 
 const char* Name(CpuLevel level) {
   switch (level) {

@@ -16,12 +16,20 @@ constexpr const char* kKernelLevelNames = "v3, v4, v4_bf16 or v4_amx";
 #endif
 
 // What processor and operating system offer: v4 is x86-64-v4 (AVX-512 F, BW, CD, DQ, VL), v4_bf16
-// has AVX512-BF16 as well, and v4_amx AMX for bfloat16; v3 is x86-64-v3 (AVX2, FMA, BMI); neon is
-// any 64-bit Arm.
+// has AVX512-BF16 as well, and v4_amx AMX for bfloat16 (whose registers are asked for apart:
+// AllowsTiles); v3 is x86-64-v3 (AVX2, FMA, BMI); neon is any 64-bit Arm.
 CpuLevel MachineCpuLevel();
 
 // Whether the operating system lets this process use the tile registers of AMX: it is asked once.
 bool AllowsTiles();
+
+// Why a kernel for products of bfloat16 does not run here: the CPU has no unit for them, or the
+// operating system refuses the registers of one that it has.
+enum class Lack { kNothing, kUnits, kTiles };
+
+// What the user is told of a kernel that was built for level `built`: nothing where a level was
+// asked for. `tiles`: what AllowsTiles says; of no meaning for kernels without tiles.
+Lack LackOf(CpuLevel built, CpuLevel machine, bool tiles, bool forced);
 
 // `baseline`, `neon`, `v3`, `v4`, `v4_bf16` or `v4_amx`.
 const char* Name(CpuLevel level);

@@ -40,13 +40,26 @@ const OrtOpAttr* Attribute(const Host& host, const OrtNode* node, const char* ke
   return attribute;
 }
 
+void Log(const Host& host, OrtLoggingLevel level, const char* text) noexcept {
+  OrtStatus* const status = host.api->Logger_LogMessage(host.logger, level, text, "", 0, "pitc");
+  if (status) host.api->ReleaseStatus(status);
+}
+
 }  // namespace
 
 void LogError(const Host& host, const std::string& text) noexcept {
-  if (!host.logger) return;
-  OrtStatus* const status = host.api->Logger_LogMessage(host.logger, ORT_LOGGING_LEVEL_ERROR,
-                                                        text.c_str(), "", 0, "pitc");
-  if (status) host.api->ReleaseStatus(status);
+  if (host.logger) Log(host, ORT_LOGGING_LEVEL_ERROR, text.c_str());
+}
+
+void WarnOnce(const Host& host, std::atomic<bool>* told, const char* text) noexcept {
+  if (!host.logger || *told) return;
+  OrtLoggingLevel least = ORT_LOGGING_LEVEL_FATAL;
+  if (OrtStatus* status = host.api->Logger_GetLoggingSeverityLevel(host.logger, &least)) {
+    host.api->ReleaseStatus(status);
+    return;
+  }
+  if (least > ORT_LOGGING_LEVEL_WARNING || told->exchange(true)) return;
+  Log(host, ORT_LOGGING_LEVEL_WARNING, text);
 }
 
 void Check(const Host& host, OrtStatus* status) {

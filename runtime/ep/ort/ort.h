@@ -1,6 +1,7 @@
 // ONNX Runtime's API as seen from here: status handling, names, attributes, options.
 #pragma once
 
+#include <atomic>
 #include <new>
 #include <optional>
 #include <string>
@@ -30,6 +31,8 @@ struct Host {
 
 // A line in ONNX Runtime's log.
 void LogError(const Host& host, const std::string& text) noexcept;
+// One that is shown once: not where `told` holds already, which is set where warnings are shown.
+void WarnOnce(const Host& host, std::atomic<bool>* told, const char* text) noexcept;
 
 // Throws Failure with the status's message, std::bad_alloc where that tells of no memory.
 void Check(const Host& host, OrtStatus* status);

@@ -1,6 +1,7 @@
 #include "provider/ep.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 
@@ -18,23 +19,53 @@ constexpr const char* kThreadsOption = "ep.pitexecutionprovider.threads";
 constexpr const char* kHugePagesOption = "ep.pitexecutionprovider.huge_pages";
 constexpr const char* kDenormalsOption = "session.set_denormal_as_zero";  // ONNX Runtime's own
 constexpr int kMostThreads = 1024;
+// Environment variables: for sessions without the option.
+constexpr const char* kLevelVariable = "PITC_CPU";
 constexpr const char* kTraceVariable = "PITC_TRACE";
 
-CpuLevel ChooseLevel(const std::string& wanted) {
+// What is wanted, and the name of who says so: an option, or a variable.
+struct Wanted {
+  const char* name;
+  std::string value;
+};
+
+Wanted OrVariable(const char* option, const std::string& value, const char* variable) {
+  const char* const everywhere = std::getenv(variable);
+  if (value.empty() && everywhere) return {variable, everywhere};
+  return {option, value};
+}
+
+// The level that the user asks for.
+std::optional<CpuLevel> ForcedLevel(const std::string& option) {
+  const auto [name, wanted] = OrVariable("cpu_level", option, kLevelVariable);
+  if (wanted.empty()) return std::nullopt;
   const CpuLevel machine = MachineCpuLevel();
-  if (wanted.empty()) return machine;
   for (CpuLevel level : kKernelLevels) {
     if (wanted != Name(level)) continue;
     if (level > machine)
-      Fail("pitc: expected cpu_level up to ", Name(machine), " on this CPU, got ", wanted);
+      Fail("pitc: expected ", name, " up to ", Name(machine), " on this CPU, got ", wanted);
     return level;
   }
-  Fail("pitc: expected cpu_level ", kKernelLevelNames, ", got ", Quoted(wanted));
+  Fail("pitc: expected ", name, " ", kKernelLevelNames, ", got ", Quoted(wanted));
 }
 
-std::shared_ptr<Trace> ChooseTrace(const std::string& wanted) {
-  const char* everywhere = std::getenv(kTraceVariable);
-  return Trace::Open(wanted.empty() && everywhere ? everywhere : wanted);
+// Says once in this process why faster kernels do not run.
+void Tell(const Host& host, Lack lack) {
+  static std::atomic<bool> units{false}, tiles{false};
+  if (lack == Lack::kUnits) {
+    WarnOnce(host, &units,
+             "pitc: this CPU shows no AVX512-BF16: products of bfloat16 are computed in float32. "
+             "`pitc doctor` says more");
+  }
+  if (lack == Lack::kTiles) {
+    WarnOnce(host, &tiles,
+             "pitc: this CPU has AMX, but the operating system gives no tile registers to this "
+             "process: products of bfloat16 use AVX512-BF16. `pitc doctor` says more");
+  }
+}
+
+std::shared_ptr<Trace> ChooseTrace(const std::string& option) {
+  return Trace::Open(OrVariable("trace", option, kTraceVariable).value);
 }
 
 std::optional<Variant> ChooseVariant(const std::string& wanted) {
@@ -71,7 +102,8 @@ bool ChooseHugePages(const std::string& wanted) {
 Ep::Ep(const Host& host, const OrtSessionOptions* options, uint32_t version)
     : OrtEp{},
       host_(host),
-      level_(ChooseLevel(ConfigEntry(host, options, kLevelOption))),
+      forced_(ForcedLevel(ConfigEntry(host, options, kLevelOption))),
+      level_(forced_.value_or(MachineCpuLevel())),
       simd_(PrimitivesOf(level_)),
       mode_{
           ConfigEntry(host, options, kDenormalsOption) == "1" ? Denormals::kZero : Denormals::kKept,
@@ -206,10 +238,12 @@ Kernel Ep::LoadKernel(const Plan& plan, const std::string& symbol, const OrtGrap
   }
   Kernel kernel{OpenKernels(plan, ModelFolder(host_, graph, context_path_)), nullptr, {}};
   for (CpuLevel level : kKernelLevels) {  // the best one there is
-    if (level > level_) continue;
     kernel.symbol = symbol + "_" + Name(level);
     kernel.function = kernel.library->Find(kernel.symbol);
-    if (kernel.function && (level != CpuLevel::kV4Amx || AllowsTiles())) return kernel;
+    if (!kernel.function) continue;
+    const bool tiles = level != CpuLevel::kV4Amx || (level <= level_ && AllowsTiles());
+    if (level <= level_ && tiles) return kernel;
+    Tell(host_, LackOf(level, level_, tiles, forced_.has_value()));
   }
   Fail("expected kernel '", symbol, "' for CPU level ", Name(level_), " in '", plan.library,
        "', got none; compile the model again for this CPU");

@@ -34,7 +34,8 @@ class Ep : public OrtEp {
 
   const Host host_;
   Plans plans_{Machine::kCpu};
-  CpuLevel level_;
+  const std::optional<CpuLevel> forced_;  // by the user
+  const CpuLevel level_;
   const Primitives& simd_;
   SessionMode mode_;
   bool keeps_constants_;  // session option huge_pages

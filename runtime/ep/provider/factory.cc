@@ -60,8 +60,9 @@ class CpuFactory : public Factory {
 
   static OrtStatus* MakeEp(OrtEpFactory* self, const OrtHardwareDevice* const*,
                            const OrtKeyValuePairs* const*, size_t, const OrtSessionOptions* options,
-                           const OrtLogger*, OrtEp** ep) {
-    const Host& host = static_cast<CpuFactory*>(self)->host();
+                           const OrtLogger* logger, OrtEp** ep) {
+    Host host = static_cast<CpuFactory*>(self)->host();
+    host.logger = logger;  // the session's
     return Guard(host, ORT_INVALID_ARGUMENT,
                  [&] { *ep = new Ep(host, options, self->ort_version_supported); });
   }
