@@ -16,7 +16,7 @@ from pitc.artifact.check import Check, check_artifact
 from pitc.artifact.folder import copy_folder
 from pitc.artifact.manifest import FALLBACK, GRAPHS, MODEL, Manifest, report_from_dict
 from pitc.errors import ArtifactError, MachineError, ModelError, PitcWarning, UsageError
-from pitc.host.machine import multiplies_pairs
+from pitc.host.machine import lacking
 from pitc.ir.plan import EP_NAME
 from pitc.ir.report import Report
 from pitc.options import Kind, parse_target
@@ -34,10 +34,12 @@ _log = logging.getLogger("pitc.session")
 
 
 @cache
-def _tell_without_pairs() -> None:
-    """Say once that products run in float32, where the CPU multiplies no bfloat16 numbers."""
-    if not multiplies_pairs():
-        _log.warning("this CPU has no AVX512-BF16: products of bf16 artifacts run in float32")
+def _tell_lacking() -> None:
+    """Say once why products of bfloat16 run in slower kernels, where nobody reads ONNX Runtime's
+    log, in which the plug-in says it.
+    """
+    if why := lacking():
+        _log.warning("%s", why)
 
 
 class CompiledModel:
@@ -158,6 +160,7 @@ class CompiledModel:
             UsageError: The model was not compiled for GPUs, a kind is unknown, `threads` is given
                 with `sess_options`, or a compiled model cannot have these options.
         """
+        quiet = sess_options is None
         sess_options = _options(sess_options, threads, self._threads)
         chosen = self._providers if providers is None else _kinds(providers)
         wanted = self.kinds if chosen is None else chosen
@@ -165,7 +168,7 @@ class CompiledModel:
             raise UsageError(f"providers {list(wanted)} are not some of {list(GRAPHS)}")
         for kind, other in zip(wanted, (*wanted[1:], None), strict=True):
             try:
-                return self._session_on(kind, sess_options)
+                return self._session_on(kind, sess_options, quiet=quiet)
             except MachineError as error:
                 if other is None:
                     raise
@@ -173,8 +176,8 @@ class CompiledModel:
                 warnings.warn(text, PitcWarning, stacklevel=2)
         raise AssertionError(wanted)
 
-    def _session_on(self, kind: Kind, sess_options: Any) -> Any:
-        """A session on one kind of machine."""
+    def _session_on(self, kind: Kind, sess_options: Any, *, quiet: bool) -> Any:
+        """A session on one kind of machine; `quiet` without ONNX Runtime's log."""
         if self._check.problem and kind == "cpu":
             warnings.warn(f"{self.path}: {self._check.line()}", PitcWarning, stacklevel=3)
         options = sess_options if sess_options is not None else quiet_options()
@@ -190,8 +193,8 @@ class CompiledModel:
 
             make = make_cuda_session if kind == "cuda" else make_session
             _log.info("a session on %s of %s", kind, graph)
-            if kind == "cpu" and self.manifest.options.precision == "bf16":
-                _tell_without_pairs()
+            if quiet and kind == "cpu" and self.manifest.options.precision == "bf16":
+                _tell_lacking()
             try:
                 return make(graph, options)
             except Exception as error:

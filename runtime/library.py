@@ -136,14 +136,14 @@ def make_session(
             memory; then `ep.context_file_path` in the options tells where they lie.
         sess_options: The caller's options. The provider is added to them, and nothing else is
             changed; the same object may serve for several sessions.
-        provider_options: `cpu_level`: `v3` or `v4`, the kernels to use instead of the best that the
-            CPU can run. `trace`: a file to which every choice between variants of a contraction is
-            appended, one JSON object per line (default: what `PITC_TRACE` names). `variant`: the
-            one to run wherever it is offered. `huge_pages`: `0` leaves weights in the mapped file,
-            which processes share, `1` copies them to huge pages (default: where there are any).
-            `threads`: for how many threads work is cut (default: as many as ONNX Runtime's pool is
-            seen to have). `task_trace`: a file to which every run of a node is appended, with what
-            each of its tasks took.
+        provider_options: `cpu_level`: `v3`, `v4`, ..: use its kernels (default: what `PITC_CPU`
+            names, else the best that the CPU can run). `trace`: a file to which every choice
+            between variants of a contraction is appended, one JSON object per line (default: what
+            `PITC_TRACE` names). `variant`: the one to run wherever it is offered. `huge_pages`: `0`
+            leaves weights in the mapped file, which processes share, `1` copies them to huge pages
+            (default: where there are any). `threads`: for how many threads work is cut (default: as
+            many as ONNX Runtime's pool is seen to have). `task_trace`: a file to which every run of
+            a node is appended, with what each of its tasks took.
 
     Raises:
         UsageError: An unknown provider option.

@@ -14,10 +14,13 @@ from pitc.errors import PitcError, PitcWarning
 from pitc.host.cuda import cuda_driver, has_nvidia_gpu
 from pitc.host.machine import (
     LEVEL_NAMES,
+    LEVEL_VARIABLE,
     allows_tiles,
     cpu_level,
     cpu_name,
     installed,
+    kernel_level,
+    machine_level,
     multiplies_pairs,
     multiplies_tiles,
     python_version,
@@ -72,7 +75,12 @@ def _packages() -> Iterator[Finding]:
 
 
 def _cpu() -> Iterator[Finding]:
-    if level := cpu_level():
+    try:
+        level, kernels = cpu_level(), kernel_level()
+    except PitcError as error:
+        yield Finding("cpu", "fail", f"{cpu_name()}: {error.message}", error.hint or "")
+        return
+    if level:
         units = ", AVX512-BF16 for --precision bf16" if multiplies_pairs() else ""
         if multiplies_tiles():
             units += ", and AMX" if allows_tiles() else ", but AMX is not allowed to this process"
@@ -80,6 +88,9 @@ def _cpu() -> Iterator[Finding]:
     else:
         detail = f"{cpu_name()}: neither AVX-512 nor AVX2; models run their source graph"
         yield Finding("cpu", "warn", detail)
+    if kernels != (best := machine_level()):
+        detail = f"the CPU has {best}, but kernels of {kernels} at best are used"
+        yield Finding(LEVEL_VARIABLE, "warn", detail, f"unset {LEVEL_VARIABLE}")
 
 
 def _compiler() -> Iterator[Finding]:
@@ -168,12 +179,12 @@ def _tiles() -> Iterator[Finding]:
     name, fix = "tile table", "pitc tune"
     try:
         found = tables_in_force(resolve({}).path("tiles"))
+        level = LEVELS.get(cpu_level() or "", "v3")
     except PitcError as error:
         yield Finding(name, "fail", error.message, error.hint or fix)
         return
     for note in found.notes:
         yield Finding(name, "warn", note, fix)
-    level = LEVELS.get(cpu_level() or "", "v3")
     measured = found.levels[level]
     where = f"{found.origins[level]}: {level}, {measured.machine.device}, {measured.date}"
     if changed := outdated(measured):

@@ -1,18 +1,26 @@
 """What this machine is: CPU level and installed versions."""
 
 import ctypes
+import os
 import platform
 import sys
 from functools import cache
 from pathlib import Path
 
+from pitc.errors import UsageError
 from pitc.version import __version__
+
+LEVEL_VARIABLE = "PITC_CPU"
+"""The level of kernels that a process uses, where its sessions name none."""
 
 _V3 = frozenset(("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "abm"))
 _V4 = _V3 | frozenset(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"))
 
-#: CPU level -> flags that Linux must report for it, best level first (x86-64-v4 and x86-64-v3).
-LEVEL_FLAGS = {"v4": _V4, "v3": _V3}
+_PAIRS = _V4 | {"avx512_bf16"}
+_TILES = _PAIRS | {"amx_tile", "amx_bf16"}
+
+#: Level of kernels -> flags that Linux must report for it, best first; v4 is x86-64-v4.
+LEVEL_FLAGS = {"v4_amx": _TILES, "v4_bf16": _PAIRS, "v4": _V4, "v3": _V3}
 LEVEL_NAMES = {"v4": "AVX-512", "v3": "AVX2 and FMA", "neon": "64-bit Arm"}
 
 #: Packages whose version can change a compiled artifact.
@@ -20,31 +28,72 @@ BUILDERS = ("apache-tvm", "numpy", "onnx", "onnx-ir")
 
 
 @cache
-def cpu_level() -> str | None:
-    """The best kernel level that this CPU and operating system run: `v4`, `v3`, `neon` or None."""
+def machine_level() -> str | None:
+    """The best level of kernels that the CPU has: a key of `LEVEL_FLAGS`, `neon` or None."""
     if platform.machine() == "aarch64":
         return "neon"
     flags = frozenset(_cpu_field("flags").split())
     return next((level for level, need in LEVEL_FLAGS.items() if need <= flags), None)
 
 
-@cache
+def kernel_level() -> str | None:
+    """The best level of kernels that this process runs: `PITC_CPU`'s, else the machine's.
+
+    Raises:
+        UsageError: The variable names no level, or one that the CPU has not.
+    """
+    best, wanted = machine_level(), os.environ.get(LEVEL_VARIABLE)
+    if not wanted:
+        return best
+    known = ["neon"] if best == "neon" else [*reversed(LEVEL_FLAGS)]
+    usable = known[: known.index(best) + 1] if best else []
+    if wanted in usable:
+        return wanted
+    expected = f"up to {best or 'baseline'} on this CPU" if wanted in known else ", ".join(known)
+    hint = f"unset {LEVEL_VARIABLE} for the best that there is"
+    raise UsageError(f"expected {LEVEL_VARIABLE} {expected}, got {wanted!r}", hint=hint)
+
+
+def cpu_level() -> str | None:
+    """What kernels of every type are compiled for there: `v4`, `v3`, `neon` or None."""
+    level = kernel_level()
+    return level and level.partition("_")[0]
+
+
 def multiplies_pairs() -> bool:
-    """True where the CPU has an instruction for products of bfloat16 (AVX512-BF16)."""
-    return cpu_level() == "v4" and "avx512_bf16" in _cpu_field("flags").split()
+    """True where an instruction for products of bfloat16 is used (AVX512-BF16)."""
+    return (kernel_level() or "") in ("v4_bf16", "v4_amx")
 
 
-@cache
 def multiplies_tiles() -> bool:
-    """True where the CPU has a matrix unit for bfloat16 (AMX)."""
-    return multiplies_pairs() and {"amx_tile", "amx_bf16"} <= set(_cpu_field("flags").split())
+    """True where a matrix unit for bfloat16 is used (AMX), if the operating system allows it."""
+    return kernel_level() == "v4_amx"
+
+
+def allows_tiles() -> bool:
+    """True where the operating system lets this process use the unit's registers, too."""
+    return multiplies_tiles() and _has_tiles()
+
+
+def lacking() -> str | None:
+    """Why products of bfloat16 run in slower kernels than there are, in the plug-in's words; None
+    where they do not, or `PITC_CPU` is set.
+    """
+    if os.environ.get(LEVEL_VARIABLE):
+        return None
+    if not multiplies_pairs():
+        return "this CPU shows no AVX512-BF16: products of bfloat16 are computed in float32"
+    if multiplies_tiles() and not _has_tiles():
+        return (
+            "this CPU has AMX, but the operating system gives no tile registers to this process: "
+            "products of bfloat16 use AVX512-BF16"
+        )
+    return None
 
 
 @cache
-def allows_tiles() -> bool:
-    """True where the operating system lets this process use the unit's registers: it is asked."""
-    if not multiplies_tiles():
-        return False
+def _has_tiles() -> bool:
+    """Ask the operating system for the registers of tiles."""
     arch_prctl, request, tile_data = 158, 0x1023, 18
     return bool(ctypes.CDLL(None).syscall(arch_prctl, request, tile_data) == 0)
 

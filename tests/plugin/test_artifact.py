@@ -406,6 +406,40 @@ def test_cpu_levels(
     assert bool(found.mend) == (verdict is Verdict.RECOMPILE)
 
 
+@pytest.mark.parametrize(
+    ("best", "wanted", "found"),
+    [
+        ("v4_amx", "", ("v4_amx", "v4", True)),
+        ("v4_amx", "v4_bf16", ("v4_bf16", "v4", True)),
+        ("v4_bf16", "v4", ("v4", "v4", False)),
+        ("v4_bf16", "v3", ("v3", "v3", False)),
+        (None, "", (None, None, False)),
+        ("neon", "neon", ("neon", "neon", False)),
+        ("v4_bf16", "v4_amx", "expected PITC_CPU up to v4_bf16 on this CPU, got 'v4_amx'"),
+        (None, "v3", "expected PITC_CPU up to baseline on this CPU, got 'v3'"),
+        ("v4", "V3", "expected PITC_CPU v3, v4, v4_bf16, v4_amx, got 'V3'"),
+        ("neon", "v3", "expected PITC_CPU neon, got 'v3'"),
+    ],
+)
+def test_a_variable_limits_the_level(
+    artifact: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    best: str | None,
+    wanted: str,
+    found: tuple[str | None, str | None, bool] | str,
+) -> None:
+    monkeypatch.setattr(machine, "machine_level", lambda: best)
+    monkeypatch.setenv(machine.LEVEL_VARIABLE, wanted)
+    if isinstance(found, str):
+        with pytest.raises(UsageError, match=found):
+            check_artifact(artifact)
+        return
+    levels = machine.kernel_level(), machine.cpu_level(), machine.multiplies_pairs()
+    assert levels == found
+    usual = levels[1] in ("v4", "v3")
+    assert check_artifact(artifact).graph == (MODEL if usual else FALLBACK)
+
+
 @pytest.mark.parametrize("kernels", [True, False])
 def test_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: bool) -> None:
     """The same for PIT nodes that need no kernel."""

@@ -1,5 +1,6 @@
 """`--precision bf16`: products of rounded numbers, on every level, through the plug-in."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,9 @@ import pitc
 from models.bert import BertConfig, bert
 from pitc.check.tolerance import ROUNDED
 from pitc.errors import UsageError
-from pitc.host.machine import allows_tiles, cpu_level, multiplies_pairs
+from pitc.host.machine import allows_tiles, cpu_level, lacking, multiplies_pairs
 from tests.plan_reference import parse
-from tests.runtime_support import Array, quiet_options, use_built_provider
+from tests.runtime_support import ROOT, Array, quiet_options, use_built_provider
 
 pytest.importorskip("onnxruntime")
 provider = pytest.fixture(scope="module", autouse=True)(use_built_provider)
@@ -198,12 +199,40 @@ def test_padding_and_the_artifact(tmp_path: Path) -> None:
 def test_a_machine_without_the_units_says_so_once(
     compiled: pitc.CompiledModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pitc.compiled.multiplies_pairs", lambda: False)
-    pitc.compiled._tell_without_pairs.cache_clear()
+    monkeypatch.setattr("pitc.host.machine.machine_level", lambda: "v4")
+    pitc.compiled._tell_lacking.cache_clear()
+    compiled.session(quiet_options())  # in whose log the plug-in would say so
+    assert not caplog.records
     for _ in range(2):
-        compiled.session(quiet_options())
+        compiled.session()
     said = [r.message for r in caplog.records if "AVX512-BF16" in r.message]
-    assert said == ["this CPU has no AVX512-BF16: products of bf16 artifacts run in float32"]
+    assert said == ["this CPU shows no AVX512-BF16: products of bfloat16 are computed in float32"]
+
+
+@pytest.mark.parametrize(
+    ("best", "registers", "forced", "part"),
+    [
+        ("v3", False, "", "shows no AVX512-BF16"),
+        ("v4_bf16", False, "", None),
+        ("v4_amx", False, "", "gives no tile registers"),
+        ("v4_amx", True, "", None),
+        ("v4_amx", False, "v4_amx", None),
+        ("v4_amx", False, "v4", None),
+        ("v4", False, "v4", None),
+    ],
+)
+def test_what_a_machine_lacks(
+    monkeypatch: pytest.MonkeyPatch, best: str, registers: bool, forced: str, part: str | None
+) -> None:
+    """In the words of the plug-in; who asked for a level is told nothing."""
+    monkeypatch.setattr("pitc.host.machine.machine_level", lambda: best)
+    monkeypatch.setattr("pitc.host.machine._has_tiles", lambda: registers)
+    monkeypatch.setenv("PITC_CPU", forced)
+    text = lacking()
+    assert (text is None) == (part is None)
+    if text is not None and part is not None:
+        source = (ROOT / "runtime" / "ep" / "provider" / "ep.cc").read_text("utf-8")
+        assert part in text and text in "".join(re.split(r'"\s+"', source))
 
 
 def test_what_is_refused() -> None:

@@ -306,6 +306,24 @@ def test_doctor(run: Run) -> None:
         assert name in out
 
 
+def test_doctor_shows_what_limits_the_level(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pitc.host.machine.machine_level", lambda: "v4_bf16")
+    monkeypatch.setattr("pitc.host.doctor.machine_level", lambda: "v4_bf16")
+
+    def found(level: str, code: int) -> dict[str, str]:
+        monkeypatch.setenv("PITC_CPU", level)
+        status, out, _ = run("doctor", "--json")
+        assert status == code
+        return {f["name"]: f"{f['status']} {f['detail']}" for f in json.loads(out)["findings"]}
+
+    assert "PITC_CPU" not in found("", 0) | found("v4_bf16", 0)
+    limited = found("v3", 0)
+    wanted = "warn the CPU has v4_bf16, but kernels of v3 at best are used"
+    assert limited["PITC_CPU"] == wanted
+    assert "level v3 (AVX2 and FMA)" in limited["cpu"]
+    assert found("v5", 6)["cpu"].startswith("fail ")
+
+
 def test_doctor_names_what_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CC", raising=False)

@@ -10,6 +10,7 @@ import pytest
 from onnx import helper
 
 from pitc.errors import MachineError, UsageError
+from pitc.host.machine import LEVEL_VARIABLE, machine_level
 from pitc.ir.plan import EP_NAME
 from tests.plan_text import contract_plan
 from tests.runtime_support import (
@@ -77,6 +78,25 @@ def test_cpu_levels(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="unknown provider option 'colour'"):
         session(path, colour="red")
+
+
+def test_a_variable_names_the_level_where_no_option_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = product(tmp_path, 9)
+    best = level(session(path))
+    monkeypatch.setenv(LEVEL_VARIABLE, "v3")
+    assert level(session(path)) == 3
+    assert level(session(path, cpu_level="v4" if best == 4 else "v3")) == best
+    monkeypatch.setenv(LEVEL_VARIABLE, "")
+    assert level(session(path)) == best
+    monkeypatch.setenv(LEVEL_VARIABLE, "v5")
+    assert "pitc: expected PITC_CPU v3, v4, v4_bf16 or v4_amx, got 'v5'" in creation_error(path)
+    assert level(session(path, cpu_level="v3")) == 3
+    if machine_level() in ("v3", "v4", "v4_bf16"):
+        monkeypatch.setenv(LEVEL_VARIABLE, "v4_amx")
+        wanted = f"pitc: expected PITC_CPU up to {machine_level()} on this CPU, got v4_amx"
+        assert wanted in creation_error(path)
 
 
 def test_one_options_object_for_several_sessions(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ ALLOWED = {
     "pitc.passes": {"pitc.errors", "pitc.ir", "pitc.passes"},
     "pitc.codegen": {"pitc.errors", "pitc.ir", "pitc.version", "pitc.host.folders"},
     "pitc.runtime": {"pitc.errors", "pitc.ir.plan"},
-    "pitc.host.machine": {"pitc.version"},
+    "pitc.host.machine": {"pitc.errors", "pitc.version"},
     "pitc.host.folders": set(),
     "pitc.options": {"pitc.errors", "pitc.ir.cuda_target"},
     "pitc.check.feeds": {"pitc.errors", "pitc.ir.mask"},
