@@ -101,6 +101,7 @@ class TextCase:
         batches: Batches per call.
         layers: Encoder layers, or None for all.
         padding: The mask input that pitc is told about, or None.
+        precision: What pitc is asked to compute products in; peers compute as they come then.
     """
 
     family: ClassVar[str] = "padding"
@@ -110,6 +111,7 @@ class TextCase:
     batches: int
     layers: int | None = None
     padding: str | None = None
+    precision: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +243,7 @@ BERT_32 = EncoderCase("bert-32x128-m40", BERT_BASE, batch=32, length=128, mean=4
 
 TIMED_CASES: tuple[TimedCase, ...] = (
     TextCase("minilm-64", batch=64, batches=3),
+    TextCase("minilm-64-bf16", batch=64, batches=3, precision="bf16"),
     BERT_32,
     EncoderCase("bert-16x256-m100", BERT_BASE, batch=16, length=256, mean=100),
     EncoderCase("bert-8x384-m150", BERT_BASE, batch=8, length=384, mean=150),

@@ -170,10 +170,11 @@ def time_case(
         return min(names, key=lambda name: gains.get(name, median(taken[name])), default=None)
 
     by_hand = [c.name for c in present if c.by_hand and c.name in peers]
+    alike = [name for name in peers if name not in by_hand and errors[name] <= limit]
     found = {
         "workload": workload.facts(),
         "contenders": rows,
-        "best_peer": best([name for name in peers if name not in by_hand]),
+        "best_peer": best(alike),
         "limit_ms": workload.limit_ms(limits),
         "speedup": gains,
     }

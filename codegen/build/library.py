@@ -1,6 +1,8 @@
 """Building a kernel library: every requested kernel for every CPU level or GPU architecture."""
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from pitc.ir.target import CpuLevel, cpu_level_of, levels_of
 
 Progress = Callable[[int, int, str], None]
 
+MOST_THREADS = 8
+"""Kernels that are compiled at once, at most: each takes some tens of megabytes meanwhile."""
 _POINTERS = ("__TVMBackend*",)
 """Pointers to what allocates scratch memory; object code declares those that it uses."""
 
@@ -54,12 +58,13 @@ def cpu_part(
     progress: Progress | None = None,
     cache: Cache | None = None,
 ) -> Part:
-    """Compile every requested kernel for every level; TVM is loaded where one is not in the cache.
+    """Compile every requested kernel for every level, several at once; TVM is loaded where one is
+    not in the cache.
 
     Args:
         requests: What the lowered graph needs, at least one; order and repetitions do not matter.
         levels: CPU levels, e.g. `("v4", "v3")`.
-        progress: Called with (kernels done, kernels in all, symbol) before each kernel is compiled.
+        progress: Called with (kernels done, kernels in all, symbol) before each kernel is awaited.
         cache: Where kernels are kept; None makes all of them.
 
     Raises:
@@ -77,15 +82,26 @@ def cpu_part(
     ]
 
     objects = {}
-    for done, (request, target) in enumerate(work):
-        symbol = f"{request.symbol}_{target.level}"
-        if progress:
-            progress(done, len(work), symbol)
-        objects[symbol] = _object_code(request, target, cache)
+    with ThreadPoolExecutor(_threads()) as pool:
+        made = {f"{r.symbol}_{t.level}": pool.submit(_object_code, r, t, cache) for r, t in work}
+        try:
+            for done, (symbol, code) in enumerate(made.items()):
+                if progress:
+                    progress(done, len(work), symbol)
+                objects[symbol] = code.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     triples = {target.triple for target in targets}
     if len(triples) > 1:
         raise ValueError(f"one library is of one machine, not of {sorted(triples)}")
     return Part(objects, _POINTERS, triple=triples.pop())
+
+
+def _threads() -> int:
+    """How many kernels are compiled at once: LLVM works without Python's lock."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+    return min(len(usable) or os.cpu_count() or 1, MOST_THREADS)
 
 
 def _object_code(request: KernelRequest, target: CpuLevel, cache: Cache | None) -> bytes:
@@ -116,7 +132,7 @@ def build_kernels(
         requests: What lowered graphs need, at least one.
         levels: CPU levels of the requests for CPUs.
         out: The file to write; it appears complete or not at all.
-        progress: Called with (done, in all, what comes next) before a kernel is compiled.
+        progress: Called with (done, in all, what comes next) before a kernel is waited for.
         archs: GPU architectures of the requests for GPUs.
         cache: Where what was compiled before is, and is kept; None makes all of it.
 

@@ -60,7 +60,7 @@ def norm_of(graph: Graph, node: ir.Node) -> Norm | None:
     if centred is None or len(node.outputs) != 1 or not 1 <= len(factors) <= 1 + centred:
         return None
     n, dims = _extent(factors[0]), dims_of(graph, x)
-    fits = n is not None and n <= WIDEST and dims is not None and dims[-1] == n
+    fits = n is not None and 1 <= n <= WIDEST and dims is not None and dims[-1] == n
     alike = all(_extent(factor) == n for factor in factors)
     floats = all(value.dtype == ir.DataType.FLOAT for value in (x, *factors))
     rank = len(dims or ())

@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 import pitc
 from models.bert import BertConfig, bert
+from models.routed import RoutedConfig, routed
 from pitc.check.tolerance import ROUNDED
 from pitc.errors import UsageError
 from pitc.host.machine import allows_tiles, cpu_level, lacking, multiplies_pairs
@@ -194,6 +195,26 @@ def test_padding_and_the_artifact(tmp_path: Path) -> None:
     assert result.ok
     whys = {output.why for output in result.comparison.outputs}
     assert whys == {f"{ROUNDED} arithmetic"}
+
+
+def test_experts() -> None:
+    """Each rounds, on the tokens that are sent to it; some of them skip zeros of a ReLU."""
+    config = RoutedConfig(hidden=64, ffn=256)
+    proto = routed(config, np.random.default_rng(0))
+    compiled = pitc.compile(proto, precision="bf16", suggest=False)
+    products = products_of(compiled)
+    assert len(products) >= 2 * config.experts
+    assert {p.get("rounded") for p in products} == {"bfloat16"}
+    assert any(p["gather"] == "1" for p in products)
+    rng = np.random.default_rng(5)
+    for shape in ((1, 1), (2, 30)):
+        x = rng.normal(size=(*shape, 64)).astype(np.float32) * np.float32(0.1)
+        experts = rng.integers(0, config.experts, shape)
+        np.put_along_axis(x, experts[..., None], 3, -1)  # no rounding sends it elsewhere
+        wanted = plain(proto, x)
+        for level in LEVELS:
+            found = np.asarray(at_level(compiled, level).run(None, {"x": x})[0])
+            assert error(found, wanted) < 9e-3
 
 
 def test_a_machine_without_the_units_says_so_once(
