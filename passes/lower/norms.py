@@ -56,10 +56,10 @@ def make_norms(packed: Packed) -> None:
 def norm_of(graph: Graph, node: ir.Node) -> Norm | None:
     """The plan of a node that norms the last dimension of float32, of a known size; else None."""
     centred = None if node.domain else CENTRED.get(node.op_type)
-    x, *factors = (value for value in node.inputs if value is not None)
-    if centred is None or len(node.outputs) != 1 or not 1 <= len(factors) <= 1 + centred:
+    if centred is None or len(node.outputs) != 1:
         return None
-    n, dims = _extent(factors[0]), dims_of(graph, x)
+    x, *factors = (value for value in node.inputs if value is not None)
+    n, dims = _extent(factors[0]) if factors else None, dims_of(graph, x)
     fits = n is not None and 1 <= n <= WIDEST and dims is not None and dims[-1] == n
     alike = all(_extent(factor) == n for factor in factors)
     floats = all(value.dtype == ir.DataType.FLOAT for value in (x, *factors))

@@ -74,6 +74,12 @@ FORMS = {
     "its statistics are read": Form(
         "h, n, r = LayerNormalization (x, g, d) w = MatMul (h, u) y = Mul (w, r)", 0, (None,)
     ),
+    "beside a node without inputs": Form(
+        "r = RandomUniform <low = 1.0, high = 1.0, shape = [1]> ()"
+        f" h = {LAYER} (x, g, d) w = MatMul (h, u) y = Mul (w, r)",
+        1,
+        ("a",),
+    ),
     "a factor for all": Form("h = LayerNormalization (x, one) y = MatMul (h, u)", 0, (None,)),
 }
 
