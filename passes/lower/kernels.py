@@ -148,7 +148,7 @@ def choose_kernels(packed: Packed) -> None:
         named = tuple((role, request.symbol) for role, request in kernels.items())
         plan = replace(plan, kernels=named, library=target.library)
         set_plan(node, plan, operands_of(node))
-        if isinstance(plan, Contract | Attention):
+        if isinstance(plan, Contract | Attention | Norm):
             rows = _row_count(graph, node, plan)
             packed.log.runs[packed.log.sources[node]] = kernels_of(plan, target, rows)
 

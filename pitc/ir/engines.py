@@ -10,7 +10,7 @@ from pitc.ir.attention_tile import AttentionTile
 from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
 from pitc.ir.cuda_variants import dense_tiles, offers_of, tile_time
 from pitc.ir.gpu_speed import clocks_of
-from pitc.ir.plans.ops import Attention, Contract
+from pitc.ir.plans.ops import Attention, Contract, Norm
 from pitc.ir.report import KernelRecord
 from pitc.ir.target import V4_BF16, Target, cpu_level_of, levels_of
 from pitc.ir.variants import ITEM_BYTES, VARIANTS
@@ -29,14 +29,18 @@ class Kernels:
     record: KernelRecord
 
 
-def kernels_of(plan: Contract | Attention, target: Target, rows: int | None = None) -> Kernels:
-    """What runs a node with a product or attention.
+def kernels_of(
+    plan: Contract | Attention | Norm, target: Target, rows: int | None = None
+) -> Kernels:
+    """What runs a node with a product, attention or a norm.
 
     Args:
         plan: Of the node.
         target: What it is compiled for.
         rows: Of the product, where they are known.
     """
+    if isinstance(plan, Norm):
+        return Kernels("cpu", KernelRecord(plan.op, ()))
     if target.kind == "cuda":
         return _on_cuda(plan, target.machines, rows)
     levels, engine = [cpu_level_of(name) for name in target.machines], "cpu"

@@ -111,6 +111,8 @@ def test_which_are_packed_nodes(name: str) -> None:
     plans = list(map(parse, texts))
     assert sum(p["op"] == "norm" for p in plans) == form.norms
     assert tuple(p.get("stored") for p in plans if p["op"] == "contract") == form.stored
+    ours = [r for r in made.report.nodes if r.kernel is not None and r.kernel.operation == "norm"]
+    assert len(ours) == form.norms and {r.engine for r in ours} <= {"cpu"}
     source = ort.InferenceSession(
         proto.SerializeToString(), quiet_options(), providers=["CPUExecutionProvider"]
     )
