@@ -44,9 +44,9 @@ why (`PIT001`). A rule also refuses the forms of its operator that are not prove
 * **dead**: the operands that inherit unread regions, and the output axes on which such a region may
   depend; along the other axes it must hold everywhere.
 * **lowering**: *packed*: the operator runs on gathered rows. *by item*: only on gathered items of
-  dimension 0 (images). *gather_gemm* and *attention*: kernels of pitc. *in parts*: as the operators
-  that it consists of; they become one node again if none of them is lowered. *ordinary*: the
-  unchanged node.
+  dimension 0 (images). *gather_gemm*, *attention* and *norm*: kernels of pitc. *in parts*: as
+  the operators that it consists of; they become one node again if none of them is lowered.
+  *ordinary*: the unchanged node.
 * **record**: further properties beside the expression (`passes/rules/record.py`). A property that
   depends on the operands ends in `?`.
 * **assumes**: the assumptions of rules and facts, and what checks them (below).

@@ -12,19 +12,14 @@ import onnx_ir as ir
 
 from pitc.ir.graph import Graph
 from pitc.ir.metadata import RULE, SOURCE
-from pitc.ir.nodes import attribute, node_name
+from pitc.ir.nodes import attribute, is_pit_node, node_name
 from pitc.ir.plans.ops import Norm
 from pitc.passes.lower.builder import declared
 from pitc.passes.lower.packed import Packed, set_plan
 from pitc.passes.lower.rounded import Readers
 from pitc.passes.regions.matrix import dims_of
+from pitc.passes.rules.record import operator_of
 
-CENTRED = {
-    "LayerNormalization": True,
-    "RMSNormalization": False,
-    "SimplifiedLayerNormalization": False,
-}
-"""Operators, and whether they subtract the mean."""
 EPSILON = 1e-5
 """Where a node has none."""
 WIDEST = 1 << 16
@@ -55,7 +50,7 @@ def make_norms(packed: Packed) -> None:
 
 def norm_of(graph: Graph, node: ir.Node) -> Norm | None:
     """The plan of a node that norms the last dimension of float32, of a known size; else None."""
-    centred = None if node.domain else CENTRED.get(node.op_type)
+    centred = None if is_pit_node(node) else operator_of(node).centres
     if centred is None or len(node.outputs) != 1:
         return None
     x, *factors = (value for value in node.inputs if value is not None)

@@ -55,12 +55,22 @@ def _statistic(shape: Shape, axes: Sequence[int], mean: bool) -> TensorExpr:
     return over_lines(shape, axes, combine, Reducer.MEAN if mean else Reducer.SUM)
 
 
+def _norm(*, centres: bool) -> Operator:
+    return Operator(
+        finite=conditions.norm,
+        centres=centres,
+        packs=PackRule.NORMALISER,
+        items=Items.ANY,
+        kernels=("norm",),
+    )
+
+
+@rule("LayerNormalization", assumes=(Assumes.FITTING_SIZES,), has=_norm(centres=True))
 @rule(
-    "LayerNormalization",
     "RMSNormalization",
     "SimplifiedLayerNormalization",
     assumes=(Assumes.FITTING_SIZES,),
-    has=Operator(finite=conditions.norm, packs=PackRule.NORMALISER, items=Items.ANY),
+    has=_norm(centres=False),
 )
 @rule(
     "SimplifiedLayerNormalization",

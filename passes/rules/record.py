@@ -197,6 +197,7 @@ class Operator:
         zeros: Zeros of its own.
         extremes_of: The operand of which it looks at the least and the largest element beside 0, so
             that a 0 more or less changes neither; None where it does not.
+        centres: Of a norm of lines, whether it subtracts their means; None where it is none.
         packs: How it runs on gathered rows.
         items: Whether it runs on some of its items.
         kernels: Kernels of pitc's own that compute it.
@@ -234,6 +235,7 @@ class Operator:
     live_places: bool = False
     zeros: Zeros | None = None
     extremes_of: int | None = None
+    centres: bool | None = None
     packs: PackRule | None = None
     items: Items = Items.ALL
     kernels: tuple[str, ...] = ()

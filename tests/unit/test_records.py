@@ -66,6 +66,7 @@ SAFE: dict[str, Any] = {
     "live_places": False,
     "zeros": None,  # nothing rests on it but the cost of the analysis
     "extremes_of": None,
+    "centres": None,
     "packs": None,
     "items": Items.ALL,
     "kernels": (),
