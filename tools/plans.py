@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+from pitc.ir.plans.base import OWN, ROUNDED, WEIGHT, Operand, Plan
 from pitc.ir.plans.kinds import Kind, Layout, Lines, Listed, Whole, Word, Words, kinds_of
-from pitc.ir.plans.ops import OPS, OWN, ROUNDED, WEIGHT, Operand, Plan
+from pitc.ir.plans.ops import OPS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "plans.md"
 BEGIN, END = "<!-- python -m tools.plans -->", "<!-- end -->"

@@ -9,7 +9,8 @@ from itertools import chain
 import onnx_ir as ir
 
 from pitc.ir.nodes import is_pit_node, node_name, plan_of
-from pitc.ir.plans.ops import Detect, Pack, Plan, Region, Unpack, WrongPlanError
+from pitc.ir.plans.base import Plan, WrongPlanError
+from pitc.ir.plans.ops import Detect, Pack, Region, Unpack
 from pitc.passes.audit.region_plans import type_of_operand, wrong_kernel, wrong_region
 
 LIVE_POINTS = "live_points_"  # symbols of packed axes have it in their names

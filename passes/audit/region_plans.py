@@ -6,18 +6,8 @@ from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
-from pitc.ir.plans.ops import (
-    ANY,
-    LIVE_COUNTS,
-    OWN,
-    ROUNDED,
-    WEIGHT,
-    KernelPlan,
-    Plan,
-    Region,
-    RoundingPlan,
-    Step,
-)
+from pitc.ir.plans.base import ANY, OWN, ROUNDED, WEIGHT, KernelPlan, Plan, RoundingPlan
+from pitc.ir.plans.ops import LIVE_COUNTS, Region, Step
 
 TYPES = {
     **{"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16},

@@ -10,7 +10,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.metadata import RULE, SOURCE, VALUE
 from pitc.ir.nodes import PACKED, PLAN, Array
-from pitc.ir.plans.ops import Plan
+from pitc.ir.plans.base import Plan
 from pitc.ir.since import Since
 from pitc.ir.sizes import input_dimension
 from pitc.ir.widened import Widened

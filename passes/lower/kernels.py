@@ -17,7 +17,8 @@ from pitc.ir.engines import kernels_of
 from pitc.ir.gpu_speed import clock_table
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
-from pitc.ir.plans.ops import Attention, Contract, KernelPlan, Norm, Plan, Table, Unpack
+from pitc.ir.plans.base import KernelPlan, Plan
+from pitc.ir.plans.ops import Attention, Contract, Norm, Table, Unpack
 from pitc.ir.target import Target
 from pitc.ir.variants import SPARSE_FAMILIES
 from pitc.passes.lower.builder import lead_of

@@ -21,7 +21,8 @@ from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.nodes import PACKED, PLAN, is_pit_node, plan_of
 from pitc.ir.plan import EP_NAME, PLAN_VERSION
-from pitc.ir.plans.ops import ChooseChannels, Contract, Detect, Plan
+from pitc.ir.plans.base import Plan
+from pitc.ir.plans.ops import ChooseChannels, Contract, Detect
 from pitc.ir.prices import Prices
 from pitc.ir.refusal import Refusal
 from pitc.passes.lower.builder import Builder, declared

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from pitc.ir.kernel import LONGEST_ROUNDED
-from pitc.ir.plans.ops import Attention, Contract, Plan, RoundingPlan
+from pitc.ir.plans.base import Plan, RoundingPlan
+from pitc.ir.plans.ops import Attention, Contract
 from pitc.passes.lower.packed import Packed, operands_of, packed_plan, set_plan
 from pitc.passes.lower.rows import is_outside, reads_sizes
 

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from pitc.ir.index import poly
 from pitc.ir.plan import PROVIDERS
-from pitc.ir.plans.ops import Plan, parse
+from pitc.ir.plans.base import Plan
+from pitc.ir.plans.ops import parse
 
 Array = npt.NDArray[Any]
 

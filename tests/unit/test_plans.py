@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pitc.ir.plans.base import Plan, WrongPlanError
 from pitc.ir.plans.header import BY_HAND, header
 from pitc.ir.plans.kinds import (
     FileName,
@@ -32,11 +33,9 @@ from pitc.ir.plans.ops import (
     Norm,
     Pack,
     Pairs,
-    Plan,
     Region,
     Step,
     Unpack,
-    WrongPlanError,
     parse,
 )
 from tools.plans import PAGE, page, table

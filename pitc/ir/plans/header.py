@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from pitc.ir.plan import PLAN_VERSION
+from pitc.ir.plans.base import Plan
 from pitc.ir.plans.kinds import (
     ElementType,
     Flag,
@@ -34,7 +35,7 @@ from pitc.ir.plans.kinds import (
     Words,
     kinds_of,
 )
-from pitc.ir.plans.ops import OPS, Contract, Pairs, Plan, Region
+from pitc.ir.plans.ops import OPS, Contract, Pairs, Region
 from pitc.ir.plans.program import PROGRAM, TESTS
 
 BY_HAND = ("kernels", "library", "identity")

@@ -9,13 +9,28 @@ and checks follow from it.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from pitc.ir.plan import PLAN_VERSION
+from pitc.ir.plans.base import (
+    ANY,
+    FLOAT32,
+    INT32,
+    INT64,
+    OWN,
+    ROUNDED,
+    WEIGHT,
+    KernelPlan,
+    Kernels,
+    Limits,
+    Operand,
+    Plan,
+    RoundingPlan,
+    WrongPlanError,
+)
 from pitc.ir.plans.kinds import (
-    ElementType,
     FileName,
     Flag,
     Identity,
@@ -30,7 +45,6 @@ from pitc.ir.plans.kinds import (
     Whole,
     Word,
     Words,
-    kinds_of,
 )
 from pitc.ir.plans.program import MOST_BLOCK, ORDERS, PROGRAMS, TESTS, Tests
 from pitc.ir.seen import NO_PAIRS
@@ -43,120 +57,6 @@ STEPS = Whole(0, (1 << 16) - 1)
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu")
 Table = tuple[tuple[str, tuple[int, ...]], ...]
 """Lines of prices: keys and numbers."""
-Limits = Mapping[str, Mapping[str, str]]
-"""By machine, what fields must be there; empty: they must be missing."""
-Kernels = tuple[tuple[str, str], ...]
-"""Symbols of kernels, each behind what it is for."""
-
-ANY, OWN, FLOAT32, INT32, INT64 = "any", "own", "float32", "int32", "int64"
-ROUNDED = "rounded"  # own, or bfloat16 where `stored` names it
-WEIGHT = "weight"  # own, or bfloat16 where a plan says `rounded`
-"""Types of operands: anything, that of the plan's `dtype`, or a type by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """One operand of an operation.
-
-    Args:
-        name: As in `docs/plans.md`; `rows`, `.._coords` and `.._offsets` are a detector's outputs.
-        type: Of its elements.
-        when: Fields of which one must be set for it to be there; empty: it always is.
-        packed_by: The operand that says over which live points it is packed; empty: it is not.
-    """
-
-    name: str
-    type: str = OWN
-    when: tuple[str, ...] = ()
-    packed_by: str = ""
-
-
-class WrongPlanError(ValueError):
-    """A text that is no plan, and why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What one PIT node does.
-
-    Attributes:
-        op: Name of the operation.
-        machines: Whose plug-in runs it.
-        only: What fields must be on a machine.
-        together: Fields that stand together or not at all.
-        all_operands: In order.
-        outputs: How many.
-    """
-
-    op: ClassVar[str]
-    machines: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    only: ClassVar[Limits] = {}
-    together: ClassVar[tuple[tuple[str, ...], ...]] = ()
-    all_operands: ClassVar[tuple[Operand, ...]] = ()
-    outputs: ClassVar[int] = 1
-
-    @property
-    def operands(self) -> dict[str, Operand]:
-        """The operands that this plan asks for, in order, by name."""
-        wanted = self.all_operands
-        return {x.name: x for x in wanted if not x.when or any(getattr(self, f) for f in x.when)}
-
-    def lines(self) -> dict[str, str]:
-        """The text of each field, by key.
-
-        Raises:
-            ValueError: A field has a value that is none of its type.
-        """
-        found: dict[str, str] = {"op": self.op}
-        for name, kind in kinds_of(type(self)).items():
-            value = getattr(self, name)
-            if isinstance(kind, Lines):
-                found |= kind.lines(value)
-            elif value is not None:
-                found[name] = kind.text(value)
-        return found
-
-    def text(self) -> str:
-        """The plan as the runtime reads it."""
-        lines = (f"{key}={value}" for key, value in sorted(self.lines().items()))
-        return "\n".join([f"pitc-plan {PLAN_VERSION}", *lines, ""])
-
-    @classmethod
-    def of(cls, lines: Mapping[str, str]) -> Self:
-        """The plan that fields say.
-
-        Args:
-            lines: Their texts, by key, without the operation.
-
-        Raises:
-            WrongPlanError: One is missing, unknown, or no value of its type.
-        """
-        return cls(**cls.values(lines))
-
-    @classmethod
-    def values(cls, lines: Mapping[str, str]) -> dict[str, Any]:
-        """What fields say, by name; raises as `of` does."""
-        left, found = dict(lines), dict[str, Any]()
-        for name, kind in kinds_of(cls).items():
-            if isinstance(kind, Lines):
-                found[name] = kind.found(left)
-                left = {k: v for k, v in left.items() if not re.fullmatch(kind.keys, k)}
-            elif name in left:
-                try:
-                    found[name] = kind.parse(left.pop(name))
-                except ValueError as why:
-                    raise WrongPlanError(f"{cls.op}: {name}: {why}") from None
-        optional = {f.name for f in fields(cls) if f.default is None}
-        wanted = kinds_of(cls).keys() - optional
-        if left or not wanted <= found.keys():
-            lacking = sorted(wanted - found.keys())
-            raise WrongPlanError(f"{cls.op} lacks {lacking}, and has {sorted(left)} too many")
-        for names in cls.together:
-            there = [name for name in names if name in found]
-            lacking = [name for name in names if there and name not in found]
-            if lacking:
-                raise WrongPlanError(f"{cls.op}: {there[0]} without {lacking[0]}")
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,40 +70,6 @@ class Detect(Plan):
 
     rank: Annotated[int, Whole(1, 8)]
     padding: Annotated[str | None, Name()] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelPlan(Plan):
-    """An operation that kernels compute.
-
-    Args:
-        dtype: What they compute with.
-        kernels: Their symbols without CPU level or tile, each under what it is for.
-        library: The file that they are in.
-        identity: Of that file; None until it is built.
-    """
-
-    dtype: Annotated[str, ElementType()]
-    kernels: Annotated[Kernels, Symbols()] = ()
-    library: Annotated[str, FileName()] = ""
-    identity: Annotated[str | None, Identity()] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundingPlan(KernelPlan):
-    """An operation that may round what it multiplies.
-
-    Args:
-        rounded: What operands are rounded to. None: they are not.
-        stored: Which of them are stored so, and whether the result is. None: none.
-    """
-
-    rounded: Annotated[str | None, Word(("bfloat16",))] = None
-    stored: tuple[str, ...] | None = None
-
-    def type_of(self, name: str) -> str:
-        """Type of an operand, or of the `result`."""
-        return self.rounded or self.dtype if name in (self.stored or ()) else self.dtype
 
 
 _POINTS = (Operand("rows", INT32), Operand("coords", INT32), Operand("live", ANY))
