@@ -16,7 +16,7 @@ import onnx_ir as ir
 from pitc.ir.engines import kernels_of
 from pitc.ir.gpu_speed import clock_table
 from pitc.ir.graph import Graph
-from pitc.ir.kernel import KernelRequest
+from pitc.ir.kernel import ATTENTION_STORED, KernelRequest
 from pitc.ir.plans.base import KernelPlan, Plan
 from pitc.ir.plans.ops import Attention, Contract, Norm, Table, Unpack
 from pitc.ir.target import Target
@@ -24,8 +24,6 @@ from pitc.ir.variants import SPARSE_FAMILIES
 from pitc.passes.lower.builder import lead_of
 from pitc.passes.lower.packed import Packed, operands_of, packed_plan, set_plan
 
-_STORED = {"q": "q_words", "k": "k_words", "v": "v_words", "result": "rounds_result"}
-"""Parameters of kernels of attention, by what is stored as bfloat16."""
 Params = dict[str, int | str]
 Roles = dict[str, KernelRequest]
 
@@ -45,7 +43,7 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
             sizes: Params = {"d": plan.d, "dv": plan.dv, "bias": int(plan.bias)}
             sizes |= {"sees": plan.sees} if plan.sees else {}
             sizes |= {"sink": 1} if plan.sinks else {}
-            sizes |= {_STORED[name]: 1 for name in plan.stored or ()}
+            sizes |= {ATTENTION_STORED[name]: 1 for name in plan.stored or ()}
             dtype = plan.rounded or plan.dtype
 
             def request(**more: int) -> KernelRequest:
@@ -111,11 +109,9 @@ def _of_contract(plan: Contract, target: Target) -> Roles:
 def _of_rounded(plan: Contract) -> Roles:
     """Where zeros are skipped rows are made words first, and kernels see no ReLU."""
     sizes: Params = {"k": plan.k, **_epilogue(plan)}
-    words, rounds = (
-        plan.skips or plan.type_of("a") != plan.dtype,
-        plan.type_of("result") != plan.dtype,
-    )
-    flags = [name for name, there in (("left_words", words), ("rounds_result", rounds)) if there]
+    stored = plan.stored or ()
+    given = {"left_words": plan.skips or "a" in stored, "rounds_result": "result" in stored}
+    flags = [name for name, there in given.items() if there]
     dense = sizes | dict.fromkeys(flags, 1)
     lists = SPARSE_FAMILIES if plan.skips else ()
     kernels = {"dense": KernelRequest.of("gather_gemm", "bfloat16", **dense)}

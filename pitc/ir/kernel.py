@@ -23,6 +23,9 @@ LONGEST_ROUNDED = 3072
 """Terms of a sum of a product whose result is stored as bfloat16, at most: sums of longer ones wait
 in the result."""
 
+ATTENTION_STORED = {"q": "q_words", "k": "k_words", "v": "v_words", "result": "rounds_result"}
+"""Parameters of attention, by what is stored as bfloat16."""
+
 KERNEL_ABI = 1
 """What a call of a kernel means: its arguments (`docs/plans.md`). The plug-in checks it."""
 
@@ -108,8 +111,7 @@ class KernelRequest:
                 kinds = ("bias", "pairs", "sink", "score_cap", "score_steps", "weight_steps")
                 found = [x for x in kinds if p.get(x)]
                 found += ["bf16"] if self.dtype == "bfloat16" else []
-                stored = ("q_words", "k_words", "v_words", "rounds_result")
-                found += [x.partition("_")[x.startswith("rounds") * 2] for x in stored if p.get(x)]
+                found += [name for name, param in ATTENTION_STORED.items() if p.get(param)]
                 return "_".join([f"attention_d{p['d']}_v{p['dv']}", *found])
         raise ValueError(f"unknown kernel family {self.family!r}")
 

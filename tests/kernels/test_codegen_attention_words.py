@@ -11,7 +11,7 @@ import pytest
 from pitc.codegen.build.library import object_code
 from pitc.codegen.build.link import Part, link_library
 from pitc.codegen.call import KernelLibrary
-from pitc.ir.kernel import KernelRequest
+from pitc.ir.kernel import ATTENTION_STORED, KernelRequest
 from pitc.ir.target import CpuLevel
 from tests.codegen_kernels import Array, bits, normal
 from tests.kernels.test_codegen_attention import Case
@@ -28,7 +28,6 @@ KINDS: dict[str, dict[str, int]] = {
     "sink": {"bias": 1, "pairs": 1, "sink": 1, "score_cap": 1},
 }
 STORED: list[tuple[str, ...]] = [(), ("q", "v"), ("k", "result"), ("q", "k", "v", "result")]
-WORDS = {"q": "q_words", "k": "k_words", "v": "v_words", "result": "rounds_result"}
 MIDDLE = (34, 18)
 """Of these widths there are cases of every kind, and kernels that store anything."""
 SIZES = [(0, 5), (1, 1), (1, 9), (16, 8), (17, 12), (31, 13), (33, 1), (40, 40), (64, 128)]
@@ -52,7 +51,7 @@ def run(case: Case, stored: tuple[str, ...] | None, cuts: tuple[int, ...] = ()) 
     case.stored = stored
     kind = "plain" if case.bias is None else "bias" if case.seen is None else "sink"
     kind = "pairs" if case.bias is None and case.seen is not None else kind
-    params = KINDS[kind] | {WORDS[x]: 1 for x in stored or ()}
+    params = KINDS[kind] | {ATTENTION_STORED[x]: 1 for x in stored or ()}
     dtype = "float32" if stored is None else "bfloat16"
     request = KernelRequest.of("attention", dtype, d=case.d, dv=case.dv, **params)
     return case.run(kernel(request, LEVELS[case.level]), cuts)
