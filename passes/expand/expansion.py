@@ -22,6 +22,7 @@ from pitc.ir.unused import remove_unused
 from pitc.passes.expand.attention import fused_attention, multi_head_attention
 from pitc.passes.expand.body import Body, Shared
 from pitc.passes.expand.grouped import grouped_attention
+from pitc.passes.expand.losses import negative_log_likelihood, softmax_cross_entropy
 from pitc.passes.expand.product import (
     dynamic_matmul,
     einsum,
@@ -48,6 +49,8 @@ EXPANSIONS: Mapping[tuple[str, str], Expand] = {
     ("", "Einsum"): einsum,
     ("", "Gemm"): gemm,
     ("", "GroupNormalization"): group_norm,
+    ("", "NegativeLogLikelihoodLoss"): negative_log_likelihood,
+    ("", "SoftmaxCrossEntropyLoss"): softmax_cross_entropy,
     (MICROSOFT, "Attention"): fused_attention,
     (MICROSOFT, "BiasGelu"): bias_activation,
     (MICROSOFT, "DynamicQuantizeMatMul"): dynamic_matmul,
@@ -115,6 +118,19 @@ def expand_fused(model: ir.Model) -> int:
         How many nodes.
     """
     found = [n for n in model.graph if key_of(n) in EXPANSIONS and not is_plain_product(n)]
+    return expand_nodes(model, found)
+
+
+def expand_nodes(model: ir.Model, found: Sequence[ir.Node]) -> int:
+    """Take apart those of some fused nodes whose operands are known well enough.
+
+    Args:
+        model: The model; it is changed in place.
+        found: Nodes of its main graph.
+
+    Returns:
+        How many nodes.
+    """
     if not found or opset_of(model) < Since.PARTS:
         return 0
     graph = Graph(model)

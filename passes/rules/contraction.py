@@ -23,7 +23,7 @@ from pitc.passes.rules.build import (
     joint_extent,
     move,
 )
-from pitc.passes.rules.record import Items, Operator, PackRule
+from pitc.passes.rules.record import Adjoint, Items, Operator, PackRule
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 
@@ -127,14 +127,18 @@ ROWS_AND_COLUMNS = frozenset({"m", "k", "n"})
 @rule(
     "MatMul",
     assumes=(Assumes.FITTING_SIZES,),
-    has=Operator(packs=PackRule.CONTRACTION, kernels=("gather_gemm", "attention")),
+    has=Operator(
+        packs=PackRule.CONTRACTION,
+        kernels=("gather_gemm", "attention"),
+        adjoint=Adjoint.PRODUCT,
+    ),
 )
 @rule(
     "FusedMatMul",
     "TransposeMatMul",
     domain=MICROSOFT,
     assumes=(Assumes.FITTING_SIZES,),
-    has=Operator(items=Items.ANY),
+    has=Operator(items=Items.ANY, adjoint=Adjoint.PRODUCT),
 )
 def matmul(view: NodeView) -> list[TensorExpr]:
     """Matrix product with broadcast batch dimensions; the fused form transposes and scales."""
@@ -146,7 +150,12 @@ def matmul(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Gemm",
     assumes=(Assumes.FITTING_SIZES,),
-    has=Operator(packs=PackRule.CONTRACTION, items=Items.ANY, kernels=("gather_gemm",)),
+    has=Operator(
+        packs=PackRule.CONTRACTION,
+        items=Items.ANY,
+        kernels=("gather_gemm",),
+        adjoint=Adjoint.PRODUCT,
+    ),
 )
 @rule(
     "FusedGemm", domain=MICROSOFT, assumes=(Assumes.FITTING_SIZES,), has=Operator(items=Items.ANY)
@@ -166,7 +175,11 @@ def gemm(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(expr.shape, (*expr.reads, bias), expr.reduced, combine, expr.reducer)]
 
 
-@rule("Einsum", assumes=(Assumes.FITTING_SIZES,), has=Operator(powers=(1,)))
+@rule(
+    "Einsum",
+    assumes=(Assumes.FITTING_SIZES,),
+    has=Operator(powers=(1,), adjoint=Adjoint.PRODUCT),
+)
 def einsum(view: NodeView) -> list[TensorExpr]:
     """Any product of operands by labels; the output may be implicit, and `...` is broadcast."""
     left, arrow, right = str(view.attr("equation", "")).replace(" ", "").partition("->")

@@ -15,7 +15,7 @@ import numpy as np
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.since import Since
-from pitc.passes.rules import affine, arithmetic, conditions, laws, signs, values
+from pitc.passes.rules import affine, arithmetic, conditions, derivatives, laws, signs, values
 from pitc.passes.rules.affine import Order
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import broadcast_read, broadcast_shape, scalar_constant
@@ -89,7 +89,11 @@ def _truth(evaluate: Callable[..., Array], monotone: bool = False) -> Elementwis
 # rounding, magnitudes, what is cut off: of one number
 _ONE_NUMBER = {
     "Abs": Operator(
-        function=_exact(np.abs), finite=always, law=laws.odd, sign=signs.never_negative
+        function=_exact(np.abs),
+        finite=always,
+        law=laws.odd,
+        sign=signs.never_negative,
+        derivative=derivatives.absolute,
     ),
     "Neg": Operator(
         function=_exact(np.negative, monotone=True),
@@ -98,22 +102,31 @@ _ONE_NUMBER = {
         law=laws.odd,
         affine=affine.negative,
         value=values.negative,
+        derivative=derivatives.opposite,
     ),
-    "Ceil": Operator(function=_exact(np.ceil, monotone=True), finite=always),
-    "Floor": Operator(function=_exact(np.floor, monotone=True), finite=always),
-    "Round": Operator(function=_exact(np.round, monotone=True), finite=always),
-    "Sign": Operator(function=_exact(np.sign), finite=always),
+    "Ceil": Operator(
+        function=_exact(np.ceil, monotone=True), finite=always, derivative=derivatives.step
+    ),
+    "Floor": Operator(
+        function=_exact(np.floor, monotone=True), finite=always, derivative=derivatives.step
+    ),
+    "Round": Operator(
+        function=_exact(np.round, monotone=True), finite=always, derivative=derivatives.step
+    ),
+    "Sign": Operator(function=_exact(np.sign), finite=always, derivative=derivatives.step),
     "Sqrt": Operator(
         function=_exact(np.sqrt),
         finite=conditions.root,
         law=laws.odd,
         sign=signs.never_negative,
         exponent=conditions.half,
+        derivative=derivatives.square_root,
     ),
     "Reciprocal": Operator(
         function=Elementwise(lambda x: 1 / x, trusted=at(0.0, 1.0, -1.0, 2.0, 0.5)),
         finite=conditions.pole,
         exponent=conditions.minus_one,
+        derivative=derivatives.reciprocal,
     ),
     "Relu": Operator(
         function=_exact(lambda x: np.maximum(x, np.zeros_like(x)), monotone=True),
@@ -121,6 +134,7 @@ _ONE_NUMBER = {
         keeps_clean=True,
         law=laws.odd,
         sign=signs.never_negative,
+        derivative=derivatives.rectified,
     ),
     "LeakyRelu": Operator(
         function=_exact(
@@ -129,6 +143,7 @@ _ONE_NUMBER = {
         ),
         finite=always,
         law=laws.odd,
+        derivative=derivatives.leaky,
     ),
     "ThresholdedRelu": Operator(
         function=_exact(
@@ -136,6 +151,7 @@ _ONE_NUMBER = {
             parameters=_attributes(alpha=1.0),
         ),
         finite=always,
+        derivative=derivatives.thresholded,
     ),
     "Shrink": Operator(
         function=Elementwise(
@@ -144,12 +160,14 @@ _ONE_NUMBER = {
             parameters=_attributes(bias=0.0, lambd=0.5),
         ),
         finite=always,
+        derivative=derivatives.shrink,
     ),
     "Clip": Operator(
         function=_exact(arithmetic.clip, 1, _clip_bounds, monotone=True),
         finite=always,
         sign=signs.clip,
         least=_clip_least,
+        derivative=derivatives.clip,
     ),
     "Cast": Operator(
         function=_exact(arithmetic.cast, parameters=_cast_target),
@@ -184,7 +202,9 @@ _ONE_NUMBER = {
 
 _SEVERAL_NUMBERS = {
     "PRelu": Operator(
-        function=_exact(lambda x, slope: np.where(x >= 0, x, x * slope)), finite=always
+        function=_exact(lambda x, slope: np.where(x >= 0, x, x * slope)),
+        finite=always,
+        derivative=derivatives.sloped,
     ),
     "Add": Operator(
         function=_exact(np.add, monotone=True),
@@ -196,6 +216,7 @@ _SEVERAL_NUMBERS = {
         not_positive=conditions.all_fall,
         affine=affine.total,
         value=values.add,
+        derivative=derivatives.total,
     ),
     "Sub": Operator(
         function=_exact(np.subtract, monotone=True),
@@ -205,6 +226,7 @@ _SEVERAL_NUMBERS = {
         not_positive=conditions.difference_falls,
         affine=affine.difference,
         value=values.subtract,
+        derivative=derivatives.difference,
     ),
     "Mul": Operator(
         function=_exact(np.multiply, monotone=True),
@@ -216,6 +238,7 @@ _SEVERAL_NUMBERS = {
         square=conditions.same_factor,
         affine=affine.product,
         value=values.multiply,
+        derivative=derivatives.product,
     ),
     "Div": Operator(
         function=_exact(arithmetic.divide, monotone=True, typed=True),
@@ -225,16 +248,19 @@ _SEVERAL_NUMBERS = {
         sign=signs.quotient,
         not_positive=conditions.quotient_falls,
         value=values.quotient,
+        derivative=derivatives.quotient,
     ),
     "Mod": Operator(
         function=_exact(arithmetic.modulo, parameters=_attributes(fmod=0), typed=True),
         value=values.remainder,
+        derivative=derivatives.remainder,
     ),
     "Pow": Operator(
         function=Elementwise(arithmetic.power, trusted=at(0.0, 1.0, 2.0), typed=True),
         finite=conditions.power,
         square=conditions.even,
         exponent=conditions.exponent,
+        derivative=derivatives.power,
     ),
     "Sum": Operator(
         function=_exact(arithmetic.total, monotone=True),
@@ -244,12 +270,14 @@ _SEVERAL_NUMBERS = {
         law=laws.total,
         sign=signs.total,
         not_positive=conditions.all_fall,
+        derivative=derivatives.total,
     ),
     "Mean": Operator(
         function=Elementwise(
             lambda *xs: arithmetic.total(*xs) / len(xs), trusted=at_zero, typed=True
         ),
         finite=always,
+        derivative=derivatives.mean,
     ),
     "Max": Operator(
         function=_exact(arithmetic.highest, monotone=True),
@@ -260,6 +288,7 @@ _SEVERAL_NUMBERS = {
         not_positive=conditions.all_fall,
         affine=affine.largest,
         value=values.largest,
+        derivative=derivatives.extreme,
     ),
     "Min": Operator(
         function=_exact(arithmetic.lowest, monotone=True),
@@ -270,6 +299,7 @@ _SEVERAL_NUMBERS = {
         not_positive=conditions.one_falls,
         affine=affine.smallest,
         value=values.smallest,
+        derivative=derivatives.extreme,
     ),
     "BitwiseAnd": Operator(function=_exact(np.bitwise_and), finite=always),
     "BitwiseOr": Operator(function=_exact(np.bitwise_or), finite=always),
@@ -290,6 +320,7 @@ _CONDITIONS = {
         law=laws.where,
         sign=signs.chosen,
         value=values.where,
+        derivative=derivatives.choice,
     ),
     "And": Operator(
         function=_truth(np.logical_and),
@@ -356,19 +387,34 @@ _LIBRARY = {
     # a 0 may be stored as -0.0, whose bits are not those of 0
     "BitCast": Operator(function=Elementwise(None)),
     "Exp": Operator(
-        function=_library(np.exp), finite=conditions.not_above, sign=signs.never_negative
+        function=_library(np.exp),
+        finite=conditions.not_above,
+        sign=signs.never_negative,
+        derivative=derivatives.exponential,
     ),
-    "Log": Operator(function=_library(np.log, at(0.0, 1.0)), finite=conditions.pole),
+    "Log": Operator(
+        function=_library(np.log, at(0.0, 1.0)),
+        finite=conditions.pole,
+        derivative=derivatives.logarithm,
+    ),
     "Erf": Operator(
-        function=_library(arithmetic.erf, image=_AROUND_1), finite=always, law=laws.odd
+        function=_library(arithmetic.erf, image=_AROUND_1),
+        finite=always,
+        law=laws.odd,
+        derivative=derivatives.error_function,
     ),
     "Tanh": Operator(
-        function=_library(np.tanh, image=_AROUND_1), finite=always, law=laws.odd, caps=True
+        function=_library(np.tanh, image=_AROUND_1),
+        finite=always,
+        law=laws.odd,
+        caps=True,
+        derivative=derivatives.hyperbolic_tangent,
     ),
     "Sigmoid": Operator(
         function=_library(arithmetic.sigmoid, image=_AROUND_0),
         finite=always,
         sign=signs.never_negative,
+        derivative=derivatives.logistic,
     ),
     "HardSigmoid": Operator(
         function=_library(
@@ -377,20 +423,28 @@ _LIBRARY = {
             _attributes(alpha=0.2, beta=0.5),
         ),
         finite=always,
+        derivative=derivatives.hard_sigmoid,
     ),
     "HardSwish": Operator(
-        function=_library(lambda x: x * np.clip(x / 6 + 0.5, 0, 1)), finite=always
+        function=_library(lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
+        finite=always,
+        derivative=derivatives.hard_swish,
     ),
     "Softplus": Operator(
         function=_library(arithmetic.softplus, trust_none),
         finite=always,
         sign=signs.never_negative,
+        derivative=derivatives.soft_plus,
     ),
     "Softsign": Operator(
-        function=_library(lambda x: x / (1 + np.abs(x)), image=_AROUND_1), finite=always
+        function=_library(lambda x: x / (1 + np.abs(x)), image=_AROUND_1),
+        finite=always,
+        derivative=derivatives.soft_sign,
     ),
     "Mish": Operator(
-        function=_library(lambda x: x * np.tanh(arithmetic.softplus(x))), finite=always
+        function=_library(lambda x: x * np.tanh(arithmetic.softplus(x))),
+        finite=always,
+        derivative=derivatives.mish,
     ),
     "Elu": Operator(
         function=_library(
@@ -398,10 +452,12 @@ _LIBRARY = {
             parameters=_attributes(alpha=1.0),
         ),
         finite=always,
+        derivative=derivatives.elu,
     ),
     "Celu": Operator(
         function=_library(arithmetic.celu, parameters=_attributes(alpha=1.0)),
         finite=conditions.at_least(alpha=(1.0, conditions.TINY)),
+        derivative=derivatives.celu,
     ),
     "Selu": Operator(
         function=_library(
@@ -411,42 +467,72 @@ _LIBRARY = {
             ),
         ),
         finite=always,
+        derivative=derivatives.selu,
     ),
     "Gelu": Operator(
         function=_library(arithmetic.gelu, parameters=_attributes(approximate="none")),
         finite=always,
         law=laws.odd,
+        derivative=derivatives.gelu,
     ),
     "Swish": Operator(
         function=_library(
             lambda x, alpha: x * arithmetic.sigmoid(alpha * x), parameters=_attributes(alpha=1.0)
         ),
         finite=always,
+        derivative=derivatives.swish,
     ),
-    "Sin": Operator(function=_library(np.sin, image=_AROUND_1), finite=always),
-    "Cos": Operator(function=_library(np.cos, image=_AROUND_1), finite=always),
-    "Tan": Operator(function=_library(np.tan), finite=never),
-    "Asin": Operator(function=_library(np.arcsin), finite=never),
-    "Acos": Operator(function=_library(np.arccos, trust_none), finite=never),
-    "Atan": Operator(function=_library(np.arctan), finite=always),
-    "Sinh": Operator(function=_library(np.sinh), finite=never),
-    "Cosh": Operator(function=_library(np.cosh), finite=never),
-    "Asinh": Operator(function=_library(np.arcsinh), finite=always),
-    "Acosh": Operator(function=_library(np.arccosh, trust_none), finite=never),
-    "Atanh": Operator(function=_library(np.arctanh), finite=never),
+    "Sin": Operator(
+        function=_library(np.sin, image=_AROUND_1), finite=always, derivative=derivatives.sine
+    ),
+    "Cos": Operator(
+        function=_library(np.cos, image=_AROUND_1), finite=always, derivative=derivatives.cosine
+    ),
+    "Tan": Operator(function=_library(np.tan), finite=never, derivative=derivatives.tangent),
+    "Asin": Operator(function=_library(np.arcsin), finite=never, derivative=derivatives.arc_sine),
+    "Acos": Operator(
+        function=_library(np.arccos, trust_none), finite=never, derivative=derivatives.arc_cosine
+    ),
+    "Atan": Operator(
+        function=_library(np.arctan), finite=always, derivative=derivatives.arc_tangent
+    ),
+    "Sinh": Operator(
+        function=_library(np.sinh), finite=never, derivative=derivatives.hyperbolic_sine
+    ),
+    "Cosh": Operator(
+        function=_library(np.cosh), finite=never, derivative=derivatives.hyperbolic_cosine
+    ),
+    "Asinh": Operator(
+        function=_library(np.arcsinh), finite=always, derivative=derivatives.area_sine
+    ),
+    "Acosh": Operator(
+        function=_library(np.arccosh, trust_none), finite=never, derivative=derivatives.area_cosine
+    ),
+    "Atanh": Operator(
+        function=_library(np.arctanh), finite=never, derivative=derivatives.area_tangent
+    ),
 }
 
 _FUSED = {
-    "Gelu": Operator(function=_library(arithmetic.gelu), finite=always, law=laws.odd),
-    "BiasGelu": Operator(function=_library(lambda x, b: arithmetic.gelu(x + b)), finite=always),
+    "Gelu": Operator(
+        function=_library(arithmetic.gelu), finite=always, law=laws.odd, derivative=derivatives.gelu
+    ),
+    "BiasGelu": Operator(
+        function=_library(lambda x, b: arithmetic.gelu(x + b)),
+        finite=always,
+        derivative=derivatives.bias_gelu,
+    ),
     "FastGelu": Operator(
-        function=_library(lambda x, b=0.0: arithmetic.gelu(x + b, "tanh")), finite=always
+        function=_library(lambda x, b=0.0: arithmetic.gelu(x + b, "tanh")),
+        finite=always,
+        derivative=derivatives.fast_gelu,
     ),
     "QuickGelu": Operator(
         function=_library(
             lambda x, alpha: x * arithmetic.sigmoid(alpha * x), parameters=_attributes(alpha=1.702)
         ),
         finite=always,
+        derivative=derivatives.quick_gelu,
     ),
 }
 

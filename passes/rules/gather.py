@@ -16,7 +16,7 @@ from pitc.ir.region import Region, Test, position
 from pitc.passes.rules import values
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import Index, bare, dimension, one_axis, positional
-from pitc.passes.rules.record import Items, Operator, PackRule, Zeros, always
+from pitc.passes.rules.record import Adjoint, Items, Operator, PackRule, Zeros, always
 from pitc.passes.rules.registry import rule
 
 
@@ -117,7 +117,11 @@ def gather_nd(view: NodeView) -> list[TensorExpr]:
     ]
 
 
-@rule("GatherElements", assumes=(Assumes.INSIDE,), has=Operator(items=Items.ANY))
+@rule(
+    "GatherElements",
+    assumes=(Assumes.INSIDE,),
+    has=Operator(items=Items.ANY, adjoint=Adjoint.ELEMENTS),
+)
 def gather_elements(view: NodeView) -> list[TensorExpr]:
     """y[i, j] = x[index[i, j], j] along axis 0."""
     shape, places = view.shape(0), view.shape(1)
@@ -147,7 +151,9 @@ def operand_has_zeros(view: NodeView) -> bool:
     "ScatterElements",
     "Scatter",
     assumes=(Assumes.FITTING_SIZES, Assumes.INSIDE),
-    has=Operator(zeros=Zeros(operand_has_zeros), items=Items.ANY),
+    has=Operator(
+        zeros=Zeros(operand_has_zeros), items=Items.ANY, adjoint=Adjoint.SCATTERED_ELEMENTS
+    ),
 )
 def scatter_elements(view: NodeView) -> list[TensorExpr]:
     """A copy of x with y[index[i, j], j] = update[i, j] along axis 0."""
@@ -174,7 +180,7 @@ def scatter_elements(view: NodeView) -> list[TensorExpr]:
 @rule(
     "ScatterND",
     assumes=(Assumes.FITTING_SIZES, Assumes.INSIDE),
-    has=Operator(zeros=Zeros(operand_has_zeros), items=Items.ANY),
+    has=Operator(zeros=Zeros(operand_has_zeros), items=Items.ANY, adjoint=Adjoint.SCATTERED_SLICES),
 )
 def scatter_nd(view: NodeView) -> list[TensorExpr]:
     """A copy of x with y[index[j]] = update[j], where index[j] names a slice."""
@@ -245,7 +251,11 @@ def one_hot(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(out, reads, combine=Combine.OPAQUE, ordered=frozenset({axis}))]
 
 
-@rule("Compress", assumes=(), has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "Compress",
+    assumes=(),
+    has=Operator(finite=always, items=Items.ANY, adjoint=Adjoint.MOVED),
+)
 def compress(view: NodeView) -> list[TensorExpr]:
     """The slices, or elements, whose condition holds: how many there are is data."""
     shape, flags = view.shape(0), view.shape(1)

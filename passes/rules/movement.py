@@ -29,7 +29,7 @@ from pitc.passes.rules.build import (
     one_axis,
     static,
 )
-from pitc.passes.rules.record import Items, Operator, PackRule, Zeros, always
+from pitc.passes.rules.record import Adjoint, Items, Operator, PackRule, Zeros, always
 from pitc.passes.rules.registry import rule
 from pitc.passes.rules.remains import remaining
 
@@ -56,7 +56,7 @@ def _training(view: NodeView) -> bool:
 @rule(
     "Dropout",
     assumes=(Assumes.INFERENCE,),
-    has=Operator(zeros=Zeros(_training, scattered=True), items=Items.ANY),
+    has=Operator(zeros=Zeros(_training, scattered=True), items=Items.ANY, adjoint=Adjoint.DROPPED),
 )
 def dropout(view: NodeView) -> list[TensorExpr]:
     """Inference form: the operand itself, and a mask of ones."""
@@ -402,7 +402,13 @@ def _padding(view: NodeView) -> float | int | None:
 @rule(
     "Pad",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
-    has=Operator(finite=always, keeps_clean=True, elsewhere=_padding, items=Items.ANY),
+    has=Operator(
+        finite=always,
+        keeps_clean=True,
+        elsewhere=_padding,
+        items=Items.ANY,
+        adjoint=Adjoint.MOVED,
+    ),
 )
 def pad(view: NodeView) -> list[TensorExpr]:
     """New elements around the operand: a constant that is no operand element, or copies."""
@@ -438,7 +444,7 @@ def pad(view: NodeView) -> list[TensorExpr]:
 @rule(
     "CenterCropPad",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
-    has=Operator(finite=always, items=Items.ANY),
+    has=Operator(finite=always, items=Items.ANY, adjoint=Adjoint.MOVED),
 )
 def center_crop_pad(view: NodeView) -> list[TensorExpr]:
     """The middle of each line, or the line in the middle of zeros."""

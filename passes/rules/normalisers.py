@@ -12,7 +12,7 @@ from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, digit, dim_index, poly
 from pitc.ir.since import Since
-from pitc.passes.rules import conditions
+from pitc.passes.rules import conditions, derivatives
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import (
     bare,
@@ -23,21 +23,36 @@ from pitc.passes.rules.build import (
     over_lines,
     row_normal,
 )
-from pitc.passes.rules.record import Items, Operator, PackRule, always
+from pitc.passes.rules.record import Adjoint, Items, Operator, PackRule, always
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 
 @rule(
     "Softmax",
     assumes=(),
-    has=Operator(packs=PackRule.NORMALISER, items=Items.ANY, kernels=("attention",)),
+    has=Operator(
+        packs=PackRule.NORMALISER,
+        items=Items.ANY,
+        kernels=("attention",),
+        adjoint=Adjoint.SOFTMAX,
+    ),
 )
 @rule(
     "LogSoftmax",
     assumes=(),
-    has=Operator(finite=always, not_positive=always, packs=PackRule.NORMALISER, items=Items.ANY),
+    has=Operator(
+        finite=always,
+        not_positive=always,
+        packs=PackRule.NORMALISER,
+        items=Items.ANY,
+        adjoint=Adjoint.LOG_SOFTMAX,
+    ),
 )
-@rule("Hardmax", assumes=(), has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "Hardmax",
+    assumes=(),
+    has=Operator(finite=always, items=Items.ANY, derivative=derivatives.step),
+)
 def softmax(view: NodeView) -> list[TensorExpr]:
     """Softmax along one axis; in old operator sets over all dimensions from the axis on."""
     shape = view.shape(0)
@@ -62,6 +77,7 @@ def _norm(*, centres: bool) -> Operator:
         packs=PackRule.NORMALISER,
         items=Items.ANY,
         kernels=("norm",),
+        adjoint=Adjoint.ROW_NORM,
     )
 
 
@@ -76,7 +92,7 @@ def _norm(*, centres: bool) -> Operator:
     "SimplifiedLayerNormalization",
     domain=MICROSOFT,
     assumes=(Assumes.FITTING_SIZES,),
-    has=Operator(finite=conditions.norm, items=Items.ANY),
+    has=Operator(finite=conditions.norm, items=Items.ANY, adjoint=Adjoint.ROW_NORM),
 )
 def layer_norm(view: NodeView) -> list[TensorExpr]:
     """Normalisation over all dimensions from the axis on, scaled and shifted."""
@@ -91,7 +107,7 @@ def layer_norm(view: NodeView) -> list[TensorExpr]:
 @rule(
     "InstanceNormalization",
     assumes=(Assumes.FITTING_SIZES,),
-    has=Operator(finite=conditions.norm, items=Items.ANY),
+    has=Operator(finite=conditions.norm, items=Items.ANY, adjoint=Adjoint.INSTANCE_NORM),
 )
 def instance_norm(view: NodeView) -> list[TensorExpr]:
     """Normalisation of each channel of each image, scaled and shifted per channel."""
@@ -100,7 +116,11 @@ def instance_norm(view: NodeView) -> list[TensorExpr]:
     return [row_normal(shape, list(range(2, len(shape))), Combine.NORMALISE, channel)]
 
 
-@rule("LpNormalization", assumes=(), has=Operator(packs=PackRule.NORMALISER, items=Items.ANY))
+@rule(
+    "LpNormalization",
+    assumes=(),
+    has=Operator(packs=PackRule.NORMALISER, items=Items.ANY, adjoint=Adjoint.LP_NORM),
+)
 def lp_norm(view: NodeView) -> list[TensorExpr]:
     """Division by the norm along one axis."""
     shape = view.shape(0)
@@ -143,7 +163,13 @@ def group_norm(view: NodeView) -> list[TensorExpr]:
 @rule(
     "BatchNormalization",
     assumes=(Assumes.FITTING_SIZES, Assumes.INFERENCE),
-    has=Operator(finite=conditions.scaling, packs=PackRule.PER_CHANNEL, items=Items.ANY),
+    has=Operator(
+        finite=conditions.scaling,
+        packs=PackRule.PER_CHANNEL,
+        items=Items.ANY,
+        derivative=derivatives.per_channel,
+        adjoint=Adjoint.CHANNEL_NORM,
+    ),
 )
 def batch_norm(view: NodeView) -> list[TensorExpr]:
     """Inference form: an elementwise function of the point and of four numbers per channel."""

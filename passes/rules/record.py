@@ -22,6 +22,7 @@ from pitc.passes.rules.affine import Affine, Order
 from pitc.passes.rules.assumes import Assumes, implied_by
 from pitc.passes.rules.laws import Law
 from pitc.passes.rules.signs import Sign, Signs
+from pitc.passes.rules.term import Derivative
 from pitc.passes.rules.values import Value
 
 Key = tuple[str, str]  # domain, operator type
@@ -143,6 +144,25 @@ class Items(Enum):
     NAMED = "on any number, its axis named from the front"  # of none, kernels keep a negative one
 
 
+class Adjoint(Enum):
+    """How the gradients of a node's operands follow, where its expression does not tell."""
+
+    PRODUCT = "the labels of the result exchanged for those of a factor"
+    SOFTMAX = "of softmax"
+    MOVED = "by the places of the elements of operand 0, which the node moves itself"
+    ELEMENTS = "back to the places that an index names, one for each element"
+    CUMULATED = "cumulated the other way"
+    SCATTERED_ELEMENTS = "to what each element is: the operand's, or an update"
+    SCATTERED_SLICES = "the same of slices"
+    REDUCED = "spread over what was reduced"
+    LOG_SOFTMAX = "of log-softmax"
+    ROW_NORM = "of a norm of all dimensions from an axis on"
+    INSTANCE_NORM = "of a norm of each channel of an image"
+    CHANNEL_NORM = "of a norm of each channel of all images"
+    LP_NORM = "of a division by a length"
+    DROPPED = "as the mask keeps elements"
+
+
 @dataclass(frozen=True, slots=True)
 class Zeros:
     """Where an operator that is no function of one element has zeros worth a test.
@@ -201,6 +221,9 @@ class Operator:
         packs: How it runs on gathered rows.
         items: Whether it runs on some of its items.
         kernels: Kernels of pitc's own that compute it.
+        derivative: Of the result, with respect to each operand, as terms.
+        adjoint: How the gradients of its operands follow, where neither its expression nor
+            derivatives tell.
     """
 
     rule: Rule | None = None
@@ -239,6 +262,8 @@ class Operator:
     packs: PackRule | None = None
     items: Items = Items.ALL
     kernels: tuple[str, ...] = ()
+    derivative: Derivative | None = None
+    adjoint: Adjoint | None = None
 
     @property
     def multiplies(self) -> bool:

@@ -9,7 +9,7 @@ from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ZERO, dim_index
 from pitc.ir.region import Region, position
-from pitc.passes.rules import values
+from pitc.passes.rules import derivatives, values
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import (
     bare,
@@ -21,8 +21,9 @@ from pitc.passes.rules.build import (
     positional,
     whole_lines,
 )
-from pitc.passes.rules.record import Items, Operator, PackRule, always
+from pitc.passes.rules.record import Adjoint, Items, Operator, PackRule, always
 from pitc.passes.rules.registry import rule
+from pitc.passes.rules.term import Derivative
 
 REDUCERS = {
     "ReduceSum": (Combine.REDUCE, Reducer.SUM),
@@ -37,7 +38,13 @@ REDUCERS = {
     "ReduceLogSum": (Combine.OPAQUE, Reducer.SUM),
     "ReduceLogSumExp": (Combine.OPAQUE, Reducer.SUM),
 }
-REDUCTION = Operator(packs=PackRule.REDUCTION, items=Items.ANY)
+REDUCTION = Operator(packs=PackRule.REDUCTION, items=Items.ANY, adjoint=Adjoint.REDUCED)
+
+
+def _logarithm(derivative: Derivative) -> Operator:
+    return Operator(items=Items.ANY, derivative=derivative, adjoint=Adjoint.REDUCED)
+
+
 PLAIN = frozenset({"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"})
 
 
@@ -54,12 +61,26 @@ PLAIN = frozenset({"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceP
     assumes=(Assumes.KNOWN_ARGUMENTS,),
     has=REDUCTION,
 )
-@rule("ReduceL1", "ReduceL2", "ReduceSumSquare", assumes=(Assumes.KNOWN_ARGUMENTS,), has=REDUCTION)
 @rule(
-    "ReduceLogSum",
-    "ReduceLogSumExp",
+    "ReduceL1",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
-    has=Operator(items=Items.ANY),
+    has=replace(REDUCTION, derivative=derivatives.sum_of_magnitudes),
+)
+@rule(
+    "ReduceL2",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=replace(REDUCTION, derivative=derivatives.length),
+)
+@rule(
+    "ReduceSumSquare",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=replace(REDUCTION, derivative=derivatives.sum_of_squares),
+)
+@rule(
+    "ReduceLogSum", assumes=(Assumes.KNOWN_ARGUMENTS,), has=_logarithm(derivatives.logarithm_of_sum)
+)
+@rule(
+    "ReduceLogSumExp", assumes=(Assumes.KNOWN_ARGUMENTS,), has=_logarithm(derivatives.log_sum_exp)
 )
 def reduce(view: NodeView) -> list[TensorExpr]:
     """Reduction over axes given as attribute or input; none given means all, or none at all."""
@@ -91,7 +112,9 @@ def arg_reduce(view: NodeView) -> list[TensorExpr]:
 @rule(
     "TopK",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
-    has=Operator(finite=always, packs=PackRule.BEST_PLACES, items=Items.ANY),
+    has=Operator(
+        finite=always, packs=PackRule.BEST_PLACES, items=Items.ANY, adjoint=Adjoint.ELEMENTS
+    ),
 )
 def top_k(view: NodeView) -> list[TensorExpr]:
     """The k extreme elements of each line and their positions, in order."""
@@ -111,6 +134,10 @@ def top_k(view: NodeView) -> list[TensorExpr]:
 
 @rule(
     "CumSum",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=Operator(finite=always, items=Items.ANY, adjoint=Adjoint.CUMULATED),
+)
+@rule(
     "CumProd",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
     has=Operator(finite=always, items=Items.ANY),
@@ -131,7 +158,7 @@ def cumulate(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Trilu",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
-    has=Operator(finite=always, elsewhere=lambda _: 0, items=Items.ANY),
+    has=Operator(finite=always, elsewhere=lambda _: 0, items=Items.ANY, adjoint=Adjoint.MOVED),
 )
 def trilu(view: NodeView) -> list[TensorExpr]:
     """The elements on one side of a diagonal; the others are 0 and not read."""
@@ -149,7 +176,7 @@ def trilu(view: NodeView) -> list[TensorExpr]:
 @rule(
     "ReverseSequence",
     assumes=(Assumes.FITTING_SIZES, Assumes.INSIDE),
-    has=Operator(finite=always, items=Items.ANY),
+    has=Operator(finite=always, items=Items.ANY, adjoint=Adjoint.MOVED),
 )
 def reverse_sequence(view: NodeView) -> list[TensorExpr]:
     """The first elements of each sequence in reverse; their number is data."""

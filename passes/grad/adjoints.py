@@ -1,0 +1,75 @@
+"""One table: how the gradients of a node's operands follow from those of its results.
+
+A node's record names a form (`Operator.adjoint`), or has derivatives; of a movement the tensor
+expression tells all. Each form takes axes, labels and places from the expression.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import onnx_ir as ir
+
+from pitc.ir.expr import Combine
+from pitc.ir.graph import Graph, NoRule
+from pitc.ir.nodes import first_output
+from pitc.passes.grad import dropout, maps, moves, normalisers, products, reductions
+from pitc.passes.grad.site import Site
+from pitc.passes.rules.record import Adjoint, operator_of
+
+#: Gives the gradients of the wanted operands, by their places; those that are 0 are left out.
+Rule = Callable[[Site], Mapping[int, ir.Value]]
+
+BY_COMBINE: Mapping[Combine, Rule] = {
+    Combine.MAP: maps.elementwise,
+    Combine.MOVE: moves.move,
+}
+
+BY_RECORD: Mapping[Adjoint, Rule] = {
+    Adjoint.PRODUCT: products.product,
+    Adjoint.SOFTMAX: normalisers.softmax,
+    Adjoint.MOVED: moves.by_places,
+    Adjoint.ELEMENTS: moves.by_elements,
+    Adjoint.CUMULATED: moves.cumulated,
+    Adjoint.SCATTERED_ELEMENTS: partial(moves.scattered, look="GatherElements"),
+    Adjoint.SCATTERED_SLICES: partial(moves.scattered, look="GatherND"),
+    Adjoint.REDUCED: reductions.reduced,
+    Adjoint.LOG_SOFTMAX: normalisers.log_softmax,
+    Adjoint.ROW_NORM: normalisers.row_norm,
+    Adjoint.INSTANCE_NORM: normalisers.instance_norm,
+    Adjoint.CHANNEL_NORM: normalisers.channel_norm,
+    Adjoint.LP_NORM: normalisers.lp_norm,
+    Adjoint.DROPPED: dropout.dropout,
+}
+
+
+def has_adjoint(graph: Graph, node: ir.Node) -> bool:
+    """True for a node whose record and expression say how its gradients follow."""
+    record, expr = operator_of(node), graph[first_output(node)].expr
+    if record.adjoint is not None or record.derivative is not None or expr is None:
+        return record.adjoint is not None or record.derivative is not None
+    return expr.combine is Combine.MOVE
+
+
+def adjoint(site: Site) -> Mapping[int, ir.Value]:
+    """The gradients of the wanted operands of a node, by their places.
+
+    Args:
+        site: The node.
+
+    Returns:
+        Those that are not 0.
+
+    Raises:
+        NoRule: One of them is not known; the text says why.
+    """
+    record = operator_of(site.view)
+    if record.adjoint is not None:
+        return BY_RECORD[record.adjoint](site)
+    if record.rule is None:
+        raise NoRule(
+            f"operator {site.view.domain or 'ai.onnx'}::{site.view.op} has no derivative here"
+        )
+    rule = BY_COMBINE.get(site.expr.combine)
+    if rule is None:
+        raise NoRule("it has no derivative here")
+    return rule(site)

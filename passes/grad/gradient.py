@@ -1,0 +1,174 @@
+"""Puts the gradients of a loss into a model, as further outputs.
+
+loss(x; w)  ->  loss, grad.w        w becomes an input, with its numbers as the default
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import onnx_ir as ir
+
+from pitc.errors import ModelError, UsageError
+from pitc.ir.build import names_of
+from pitc.ir.graph import Graph
+from pitc.ir.index import ONE
+from pitc.ir.nodes import EXPANDED, OVERRIDABLE_SINCE, output_names
+from pitc.ir.unused import remove_unused
+from pitc.passes.expand.expansion import EXPANSIONS, expand_nodes
+from pitc.passes.exprs.derive import derive
+from pitc.passes.grad.adjoints import has_adjoint
+from pitc.passes.grad.reverse import differentiable, gradients, ones_like, reached_from
+from pitc.passes.grad.site import PREFIX, Backward
+from pitc.passes.normalise import inline_functions, lift_constants
+from pitc.passes.rules.record import key_of
+
+OPSET = 13  # the first whose reductions take the axes that a run finds
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """What a model with gradients computes.
+
+    Args:
+        loss: The loss.
+        of: For each value that the loss was differentiated by, the output with its gradient.
+    """
+
+    loss: str
+    of: dict[str, str]
+
+
+def add_gradients(
+    model: ir.Model, loss: str, wrt: Sequence[str] | None, keep: Sequence[str] = ()
+) -> Gradients:
+    """Let a model compute the gradients of one of its values.
+
+    Args:
+        model: The model; it is changed in place. Its outputs are the loss, those of `keep`, then
+            the gradients.
+        loss: A value of one element.
+        wrt: Inputs and weights; None: every weight of floats, with at least one dimension, that
+            the loss depends on.
+        keep: Other outputs to keep.
+
+    Returns:
+        The names of what it computes.
+
+    Raises:
+        UsageError: A name or type does not fit.
+        ModelError: Something on the way has no derivative here.
+    """
+    if model.opset_imports.get("", 1) < OPSET:
+        text = f"its operator set {model.opset_imports.get('', 1)} is too old for gradients"
+        raise ModelError(text, hint=f"convert it to {OPSET} or later: onnx.version_converter")
+    inline_functions(model)
+    lift_constants(model)
+    graph = _opened(model)
+    _check_loss(graph, loss)
+    names = _by_default(graph, loss) if wrt is None else list(dict.fromkeys(wrt))
+    _check_wrt(graph, names)
+    build = Backward(graph, model.graph)
+    value = _value(model, loss)
+    seed = ones_like(build, value, graph.dtype(loss))
+    found = gradients(graph, build, {loss: seed}, names)
+    if missing := [name for name in names if name not in found]:
+        text = f"the loss '{loss}' does not depend on '{missing[0]}' by a derivative"
+        raise UsageError(text, hint="leave it out of wrt")
+    _open_weights(model, names)
+    return _set_outputs(model, graph, loss, found, keep)
+
+
+def _opened(model: ir.Model) -> Graph:
+    """The graph, with fused nodes that have no derivative taken apart for good."""
+    graph = Graph(model)
+    derive(graph)
+    fused = [n for n in graph.nodes if key_of(n) in EXPANSIONS and not has_adjoint(graph, n)]
+    if not expand_nodes(model, fused):
+        return graph
+    model.meta.pop(EXPANDED)
+    graph = Graph(model)
+    derive(graph)
+    return graph
+
+
+def _check_loss(graph: Graph, loss: str) -> None:
+    if not graph.has(loss):
+        raise UsageError(f"the model has no value '{loss}' for a loss", hint=_near(graph, loss))
+    if not differentiable(graph, loss):
+        raise UsageError(f"the loss '{loss}' is of type {graph[loss].dtype}, no float")
+    shape = graph[loss].shape
+    if shape is None or any(e != ONE for e in shape):
+        found = "unknown" if shape is None else f"[{', '.join(map(str, shape))}]"
+        raise UsageError(
+            f"the loss '{loss}' is not one number: its shape is {found}",
+            hint="add a reduction to the model, or pass a pitc.Loss",
+        )
+
+
+def _near(graph: Graph, name: str) -> str:
+    known = [*graph.inputs, *graph.constants(), *graph.outputs]
+    near = get_close_matches(name, known, 3) or graph.outputs[:3]
+    return f"there are {', '.join(near)}"
+
+
+def _check_wrt(graph: Graph, names: Sequence[str]) -> None:
+    if not names:
+        raise UsageError("the loss depends on no weight of floats", hint="name inputs with wrt")
+    for name in names:
+        if not (name in graph.inputs or graph.is_constant(name)):
+            text = f"the model has no input or weight '{name}'"
+            raise UsageError(text, hint=_near(graph, name))
+        if not differentiable(graph, name):
+            raise UsageError(f"'{name}' is of type {graph[name].dtype}: only floats have gradients")
+
+
+def _by_default(graph: Graph, loss: str) -> list[str]:
+    """Weights of floats that the loss depends on, but single numbers."""
+    sources = graph.sources_of([loss]) | {loss}
+    read = {x.name for n in graph.nodes for x in n.inputs if x and sources & {*output_names(n)}}
+    found = [name for name in graph.constants() if name in read and graph[name].shape]
+    return [name for name in found if loss in reached_from(graph, [name])]
+
+
+def _open_weights(model: ir.Model, names: Sequence[str]) -> None:
+    """Let callers give other numbers for weights."""
+    inputs = {v.name for v in model.graph.inputs}
+    for name in names:
+        weight = model.graph.initializers.get(name)
+        if weight is not None and name not in inputs:
+            model.graph.inputs.append(weight)
+    model.ir_version = max(model.ir_version, OVERRIDABLE_SINCE)
+
+
+def _set_outputs(
+    model: ir.Model, graph: Graph, loss: str, found: dict[str, ir.Value], keep: Sequence[str]
+) -> Gradients:
+    """The loss, what is kept, and the gradients, each with a name."""
+    names = names_of(model.graph)
+    outputs, of = [], dict[str, str]()
+    for name in dict.fromkeys([loss, *keep]):
+        if not graph.has(name):
+            raise UsageError(f"the model has no value '{name}' to keep", hint=_near(graph, name))
+        outputs.append(_value(model, name))
+    for name, g in found.items():
+        of[name] = names.unique(f"{PREFIX}.{name}")
+        node = ir.node("Identity", [g], outputs=[ir.Value(name=of[name])], name=of[name])
+        model.graph.append(node)
+        weight = _value(model, name)
+        made = node.outputs[0]
+        made.type, made.shape = weight.type, weight.shape
+        outputs.append(made)
+    model.graph.outputs.clear()
+    model.graph.outputs.extend(outputs)
+    remove_unused(model)
+    return Gradients(loss, of)
+
+
+def _value(model: ir.Model, name: str) -> ir.Value:
+    """The value of that name in the main graph."""
+    graph = model.graph
+    given = {v.name: v for v in graph.inputs} | dict(graph.initializers)
+    if name in given:
+        return given[name]
+    return next(o for node in graph for o in node.outputs if o.name == name)

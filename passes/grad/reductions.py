@@ -1,0 +1,89 @@
+"""Adjoints of reductions: the gradient of each result, spread over the elements it was made of.
+
+sum      g                       max, min   g, shared by the elements that are equal to it
+mean     g / count               product    g times the product of the other elements
+others   g times the derivative in the record
+"""
+
+import onnx_ir as ir
+
+from pitc.ir.expr import Combine, Reducer
+from pitc.ir.graph import NoRule
+from pitc.passes.grad.moves import move
+from pitc.passes.grad.site import Site, bare_axes
+from pitc.passes.grad.terms import Written, mentions
+from pitc.passes.rules.record import operator_of
+from pitc.passes.rules.term import X
+
+
+def reduced(site: Site) -> dict[int, ir.Value]:
+    """The gradient of operand 0."""
+    site.only(0)
+    x, expr, build = site.x(), site.expr, site.build
+    if expr.combine is Combine.MOVE:  # over no axes
+        return move(site)
+    axes = bare_axes(expr, expr.reads[0].index)
+    # a line of one element has no axis, and is one whether its dimension stays or not
+    kept = len(expr.shape) == len(axes)
+    rank = len(expr.shape)
+    lines = [d for d, a in enumerate(axes) if a is not None and a >= rank]
+    gone = [] if kept else _dropped(site, axes)
+    g, y = (build.unsqueeze(v, *gone) for v in (site.g, site.y()))
+    terms = operator_of(site.view).derivative
+    match expr.reducer:
+        case Reducer.SUM if terms is None:
+            return {0: build.expand_like(g, x)}
+        case Reducer.MEAN:
+            count = build.count(x, lines, site.dtype) if lines else None
+            mean = g if count is None else build.op("Div", [g, count])
+            return {0: build.expand_like(mean, x)}
+        case Reducer.MAX | Reducer.MIN | Reducer.POOLED:
+            return {0: _shared(site, g, y, lines)}
+        case Reducer.PROD:
+            return {0: _others(site, g, lines)}
+    if terms is None:
+        raise NoRule("it has no derivative here")
+    written = Written(build, site.dtype, site.x, lambda: y)
+    (term,) = terms(site.view)
+    found = written.times(g, term)
+    if found is None:
+        return {}
+    return {0: found if mentions(term, X) else build.expand_like(found, x)}
+
+
+def _dropped(site: Site, axes: list[int | None]) -> list[int]:
+    """The dimensions of operand 0 that the result does not have."""
+    rank, shape = len(site.expr.shape), site.view.shape(0)
+    kept = [d for d, a in enumerate(axes) if a is not None and a < rank]
+    missing = rank - len(kept)
+    if missing == 0:
+        return [d for d in range(len(shape)) if d not in kept]
+    given = site.view.int_list(1, "axes")
+    if given is None:
+        return list(range(len(shape)))
+    return sorted(d % len(shape) for d in given)
+
+
+def _shared(site: Site, g: ir.Value, y: ir.Value, lines: list[int]) -> ir.Value:
+    """Shared by the largest elements of each line."""
+    build, x = site.build, site.x()
+    hits = build.cast(build.op("Equal", [x, y]), site.dtype)
+    count = build.reduced(hits, lines, keep=True)
+    return build.op("Mul", [hits, build.op("Div", [g, count])])
+
+
+def _others(site: Site, g: ir.Value, lines: list[int]) -> ir.Value:
+    """Times the product of the other elements of the line, of which some may be 0.
+
+    2 3 0   ->   0 0 6        2 0 0   ->   0 0 0        2 3 4   ->   12 8 6
+    """
+    build, x = site.build, site.x()
+    zero, one = (build.number(n, site.dtype) for n in (0, 1))
+    is_zero = build.op("Equal", [x, zero])
+    zeros = build.reduced(build.cast(is_zero, site.dtype), lines, keep=True)
+    filled = build.op("Where", [is_zero, one, x])
+    whole = build.op("Mul", [g, build.reduced(filled, lines, keep=True, op="ReduceProd")])
+    alone = build.op("And", [is_zero, build.op("Equal", [zeros, one])])
+    none = build.op("Equal", [zeros, zero])
+    found = build.op("Where", [none, build.op("Div", [whole, filled]), zero])
+    return build.op("Where", [alone, whole, found])
