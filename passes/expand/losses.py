@@ -51,6 +51,12 @@ def _loss(body: Body, chances: ir.Value) -> ir.Value:
     if mode == "sum":
         return total
     if weight is None:
-        size = body.op("Cast", body.op("Size", labels), to=ir.DataType.from_numpy(dtype))
-        return body.op("Div", total, size)
-    return body.op("Div", total, body.op("ReduceSum", weight, keepdims=0))
+        weight = body.op("Cast", body.op("Size", labels), to=ir.DataType.from_numpy(dtype))
+    else:
+        weight = body.op("ReduceSum", weight, keepdims=0)
+    if view.has(2):  # any numbers, so their sum may be 0 in other ways, too
+        return body.op("Div", total, weight)
+    # the gradient is finite by construction: of no label it is 0, and the mean NaN
+    none = body.op("Equal", weight, zero)
+    nan = body.constant(np.asarray(np.nan, dtype))
+    return body.op("Where", none, nan, body.op("Div", total, body.op("Max", weight, one)))

@@ -7,7 +7,7 @@ reduced axes. `Region.via` collects the values whose own facts were used.
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import product
-from math import inf, isfinite, prod
+from math import copysign, inf, isfinite, prod
 
 import numpy as np
 import onnx_ir as ir
@@ -463,6 +463,41 @@ def _survives(c: Constant, reducer: Reducer) -> bool:
 
 
 def _scattered(view: NodeView, expr: TensorExpr) -> list[FillFact]:
+    """What operand 0 and all updates of a place are; and operand 0's own facts where nothing is
+    written.
+    """
+    return _same_updates(view, expr) + _not_written(view, expr)
+
+
+def _same_updates(view: NodeView, expr: TensorExpr) -> list[FillFact]:
+    """Where operand 0 and every update that may go there are one number, so is the result: of an
+    overwriting scatter any number, of one that adds 0.
+
+    zeros, to which 0 is added in the rows that are ignored   ->   0 in those rows
+    """
+    base = [r for r in expr.reads if r.operand == 0]
+    updates = [r for r in expr.reads if r.operand == 2]
+    adds = expr.reducer is Reducer.SUM
+    if not base or not updates or not (adds or expr.reducer is Reducer.ORDERED):
+        return []
+    axes, out = range(len(expr.shape), len(expr.extents)), []
+    for f in known_at(view, base[0]):
+        for u in known_at(view, updates[0]):
+            if not (_adds_nothing(f.constant, u.constant) if adds else f.constant == u.constant):
+                continue
+            every = _over(view, u.region, axes)
+            at = None if every is None else region(f.region | every)
+            if at is not None and is_number(f.constant):
+                out.append(FillFact(at, f.constant))
+    return out
+
+
+def _adds_nothing(c: Constant, update: Constant) -> bool:
+    """True for 0 to which 0 is added, of either sign; -0.0 would become 0.0 by it."""
+    return is_zero(c) and is_zero(update) and copysign(1, c) > 0
+
+
+def _not_written(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     """Operand 0's own facts where the mask whose live places are written is 0."""
     mask = view.image(1)
     if mask is None or len(expr.ordered) != 1:  # the dimensions that the indices address

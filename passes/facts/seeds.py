@@ -52,7 +52,9 @@ def seed_input(graph: Graph, name: str, is_mask: bool) -> list[FillFact]:
         return zero_or_not(graph, name)
     if dtype.kind != "f":
         return []
-    facts = zero_or_not(graph, name) if is_factor(graph, name) else []
+    # of weights that a training changes, single zeros are no pattern: what masks them is an input
+    sparse = is_factor(graph, name) and name not in graph.parameters
+    facts = zero_or_not(graph, name) if sparse else []
     return facts + [own(graph, name, "neg", True, NEG)] * (graph[name].term)
 
 

@@ -5,7 +5,6 @@ loss(x; w)  ->  loss, grad.w        w becomes an input, with its numbers as the 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import onnx_ir as ir
 
@@ -18,6 +17,7 @@ from pitc.ir.unused import remove_unused
 from pitc.passes.expand.expansion import EXPANSIONS, expand_nodes
 from pitc.passes.exprs.derive import derive
 from pitc.passes.grad.adjoints import has_adjoint
+from pitc.passes.grad.names import near, value_of
 from pitc.passes.grad.reverse import differentiable, gradients, ones_like, reached_from
 from pitc.passes.grad.site import PREFIX, Backward
 from pitc.passes.normalise import inline_functions, lift_constants
@@ -64,19 +64,20 @@ def add_gradients(
         raise ModelError(text, hint=f"convert it to {OPSET} or later: onnx.version_converter")
     inline_functions(model)
     lift_constants(model)
+    _keep(model, [loss, *keep])
     graph = _opened(model)
     _check_loss(graph, loss)
     names = _by_default(graph, loss) if wrt is None else list(dict.fromkeys(wrt))
     _check_wrt(graph, names)
     build = Backward(graph, model.graph)
-    value = _value(model, loss)
+    value = value_of(model, loss)
     seed = ones_like(build, value, graph.dtype(loss))
     found = gradients(graph, build, {loss: seed}, names)
     if missing := [name for name in names if name not in found]:
         text = f"the loss '{loss}' does not depend on '{missing[0]}' by a derivative"
         raise UsageError(text, hint="leave it out of wrt")
     _open_weights(model, names)
-    return _set_outputs(model, graph, loss, found, keep)
+    return _set_outputs(model, [loss, *keep], found)
 
 
 def _opened(model: ir.Model) -> Graph:
@@ -92,9 +93,18 @@ def _opened(model: ir.Model) -> Graph:
     return graph
 
 
+def _keep(model: ir.Model, names: Sequence[str]) -> None:
+    """Make values outputs, so that nothing takes them for unread."""
+    graph = Graph(model)
+    for name in names:
+        if not graph.has(name):
+            raise UsageError(f"the model has no value '{name}'", hint=near(graph, name))
+        value = value_of(model, name)
+        if not value.is_graph_output():
+            model.graph.outputs.append(value)
+
+
 def _check_loss(graph: Graph, loss: str) -> None:
-    if not graph.has(loss):
-        raise UsageError(f"the model has no value '{loss}' for a loss", hint=_near(graph, loss))
     if not differentiable(graph, loss):
         raise UsageError(f"the loss '{loss}' is of type {graph[loss].dtype}, no float")
     shape = graph[loss].shape
@@ -106,19 +116,13 @@ def _check_loss(graph: Graph, loss: str) -> None:
         )
 
 
-def _near(graph: Graph, name: str) -> str:
-    known = [*graph.inputs, *graph.constants(), *graph.outputs]
-    near = get_close_matches(name, known, 3) or graph.outputs[:3]
-    return f"there are {', '.join(near)}"
-
-
 def _check_wrt(graph: Graph, names: Sequence[str]) -> None:
     if not names:
         raise UsageError("the loss depends on no weight of floats", hint="name inputs with wrt")
     for name in names:
         if not (name in graph.inputs or graph.is_constant(name)):
             text = f"the model has no input or weight '{name}'"
-            raise UsageError(text, hint=_near(graph, name))
+            raise UsageError(text, hint=near(graph, name))
         if not differentiable(graph, name):
             raise UsageError(f"'{name}' is of type {graph[name].dtype}: only floats have gradients")
 
@@ -141,34 +145,20 @@ def _open_weights(model: ir.Model, names: Sequence[str]) -> None:
     model.ir_version = max(model.ir_version, OVERRIDABLE_SINCE)
 
 
-def _set_outputs(
-    model: ir.Model, graph: Graph, loss: str, found: dict[str, ir.Value], keep: Sequence[str]
-) -> Gradients:
+def _set_outputs(model: ir.Model, kept: Sequence[str], found: dict[str, ir.Value]) -> Gradients:
     """The loss, what is kept, and the gradients, each with a name."""
     names = names_of(model.graph)
-    outputs, of = [], dict[str, str]()
-    for name in dict.fromkeys([loss, *keep]):
-        if not graph.has(name):
-            raise UsageError(f"the model has no value '{name}' to keep", hint=_near(graph, name))
-        outputs.append(_value(model, name))
+    outputs = [value_of(model, name) for name in dict.fromkeys(kept)]
+    of: dict[str, str] = {}
     for name, g in found.items():
         of[name] = names.unique(f"{PREFIX}.{name}")
         node = ir.node("Identity", [g], outputs=[ir.Value(name=of[name])], name=of[name])
         model.graph.append(node)
-        weight = _value(model, name)
+        weight = value_of(model, name)
         made = node.outputs[0]
         made.type, made.shape = weight.type, weight.shape
         outputs.append(made)
     model.graph.outputs.clear()
     model.graph.outputs.extend(outputs)
     remove_unused(model)
-    return Gradients(loss, of)
-
-
-def _value(model: ir.Model, name: str) -> ir.Value:
-    """The value of that name in the main graph."""
-    graph = model.graph
-    given = {v.name: v for v in graph.inputs} | dict(graph.initializers)
-    if name in given:
-        return given[name]
-    return next(o for node in graph for o in node.outputs if o.name == name)
+    return Gradients(kept[0], of)

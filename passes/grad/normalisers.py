@@ -99,14 +99,16 @@ def _norm(site: Site, norm: Norm) -> dict[int, ir.Value]:
     centred = build.op("Sub", [x, mean(x)]) if norm.centres else x
     square = mean(build.op("Mul", [centred, centred]))
     deviation = build.op("Sqrt", [build.op("Add", [square, build.number(norm.epsilon, wide)])])
-    normal = build.op("Div", [centred, deviation])
+    # a factor, so that rows of gradient 0 stay 0: 0 / x is NaN where x is 0
+    inverse = build.op("Reciprocal", [deviation])
+    normal = build.op("Mul", [centred, inverse])
     found = {}
     if 0 in site.wanted:
         scale = _spread(site, norm, wide if narrow else None)
         h = build.op("Mul", [g, scale])
         rest = build.op("Sub", [h, mean(h)]) if norm.centres else h
         along = build.op("Mul", [normal, mean(build.op("Mul", [h, normal]))])
-        found[0] = build.op("Div", [build.op("Sub", [rest, along]), deviation])
+        found[0] = build.op("Mul", [build.op("Sub", [rest, along]), inverse])
     if 1 in site.wanted:
         found[1] = _gathered(site, norm, build.op("Mul", [g, normal]), 1)
     if 2 in site.wanted:

@@ -67,6 +67,7 @@ class Graph:
         nodes: Nodes in topological order, without Constant nodes (their values are constants here).
         inputs: Names of the graph inputs. An initializer that a caller may override is an input.
         outputs: Names of the graph outputs.
+        parameters: The inputs that have a default: weights that a caller may override.
         values: What is known of each value, by name.
         noted: Values that have a bit for provenance, in the order of the bits (`note_bit`).
         joins: Dimensions of operands that broadcast in a way that is not known, and the nodes.
@@ -123,7 +124,8 @@ class Graph:
         self._count = 0
         self._above: tuple[int, dict[str, int]] = 0, {}
 
-        overridable = [v.name or "" for v in model.graph.inputs if v.is_initializer()]
+        overridable = {v.name or "" for v in model.graph.inputs if v.is_initializer()}
+        self.parameters = frozenset(overridable)
         self.inputs = [v.name or "" for v in model.graph.inputs]
         self.outputs = [v.name or "" for v in model.graph.outputs]
         for name, value in model.graph.initializers.items():

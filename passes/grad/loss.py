@@ -1,0 +1,185 @@
+"""Losses, added to a model as nodes.
+
+Loss("cross_entropy", scores="logits")  ->  an input `labels`, and the mean over labels that count
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.errors import UsageError
+from pitc.ir.build import NodeBuilder
+from pitc.ir.expr import Shape
+from pitc.ir.graph import Graph
+from pitc.passes.exprs.derive import derive
+from pitc.passes.grad.names import near, value_of
+
+IGNORED = -100  # the label that PyTorch ignores
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A loss of one output of a model, as one number.
+
+    Args:
+        kind: `cross_entropy` (scores of classes, along the last dimension), `nll` (their logarithms
+            of probabilities), `mse`, `bce` (probabilities) or `bce_with_logits`.
+        scores: The value that it is of.
+        labels: The name of the new input: int64 classes, of the shape of `scores` without its last
+            dimension; or, of the last three kinds, numbers of the shape and type of `scores`.
+        ignore_index: Of the first two kinds: a label that does not count; None: all count.
+        weights: Of the first two kinds: an input or weight of the model with a factor for each
+            class.
+        mask: Of the other kinds: an input of the model with a factor for each element, 0 for one
+            that does not count; it broadcasts. The loss is then the sum over the sum of factors.
+    """
+
+    kind: str
+    scores: str
+    labels: str = "labels"
+    ignore_index: int | None = IGNORED
+    weights: str | None = None
+    mask: str | None = None
+
+
+def add_loss(model: ir.Model, loss: Loss) -> str:
+    """Add the nodes and the input of a loss.
+
+    Args:
+        model: The model; it is changed in place.
+        loss: The loss.
+
+    Returns:
+        The name of its value.
+
+    Raises:
+        UsageError: The loss does not fit the model.
+    """
+    make = KINDS.get(loss.kind)
+    if make is None:
+        raise UsageError(f"no loss is named '{loss.kind}'", hint=f"losses: {', '.join(KINDS)}")
+    graph = Graph(model)
+    derive(graph)
+    for name in (loss.scores, loss.weights, loss.mask):
+        if name is not None and not graph.has(name):
+            raise UsageError(f"the model has no value '{name}'", hint=near(graph, name))
+    if graph.has(loss.labels):
+        raise UsageError(f"the model has a value '{loss.labels}' already", hint="rename labels")
+    by_class = make in (_cross_entropy, _likelihood)
+    if by_class and loss.mask is not None:
+        raise UsageError(
+            f"{loss.kind} takes no mask", hint="labels that do not count: ignore_index"
+        )
+    if not by_class and loss.weights is not None:
+        raise UsageError(f"{loss.kind} has no classes, so no weights of them")
+    shape, dtype = graph[loss.scores].shape, graph[loss.scores].dtype
+    if shape is None or dtype is None or dtype.kind != "f" or (by_class and len(shape) < 2):
+        raise UsageError(f"'{loss.scores}' are no scores: {dtype} of shape {shape}")
+    build = NodeBuilder(model.graph, "loss")
+    labels = ir.Value(name=loss.labels)
+    labels.type = ir.TensorType(ir.DataType.INT64 if by_class else ir.DataType.from_numpy(dtype))
+    labels.shape = _declared(shape[:-1] if by_class else shape)
+    model.graph.inputs.append(labels)
+    result = make(_Parts(build, model, loss, value_of(model, loss.scores), labels, dtype))
+    result.name = build.names.value("loss")
+    return result.name
+
+
+def _declared(shape: Shape) -> ir.Shape:
+    """Extents as an input declares them: a sum or product of sizes has no name."""
+    texts = [(e.as_int(), str(e)) for e in shape]
+    return ir.Shape([n if n is not None else t if t.isidentifier() else None for n, t in texts])
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What the nodes of a loss are made of."""
+
+    build: NodeBuilder
+    model: ir.Model
+    loss: Loss
+    scores: ir.Value
+    labels: ir.Value
+    dtype: np.dtype
+
+    def number(self, x: float) -> ir.Value:
+        """A scalar of the scores' type."""
+        return self.build.constant(np.asarray(x, self.dtype))
+
+    def value(self, name: str) -> ir.Value:
+        """A value of the model."""
+        return value_of(self.model, name)
+
+
+def _rows(parts: _Parts) -> tuple[ir.Value, ir.Value]:
+    """Scores as one matrix, and labels as one vector."""
+    build, scores = parts.build, parts.scores
+    last = build.op(
+        "Gather", [build.op("Shape", [scores]), build.constant(np.asarray([-1]))], axis=0
+    )
+    one = build.constant(np.asarray([-1]))
+    rows = build.op("Reshape", [scores, build.op("Concat", [one, last], axis=0)])
+    return rows, build.op("Reshape", [parts.labels, one])
+
+
+def _by_class(parts: _Parts, op: str) -> ir.Value:
+    rows, labels = _rows(parts)
+    weights = [] if parts.loss.weights is None else [parts.value(parts.loss.weights)]
+    ignored = parts.loss.ignore_index
+    if ignored is None:
+        return parts.build.op(op, [rows, labels, *weights], reduction="mean")
+    return parts.build.op(op, [rows, labels, *weights], reduction="mean", ignore_index=ignored)
+
+
+def _cross_entropy(parts: _Parts) -> ir.Value:
+    return _by_class(parts, "SoftmaxCrossEntropyLoss")
+
+
+def _likelihood(parts: _Parts) -> ir.Value:
+    return _by_class(parts, "NegativeLogLikelihoodLoss")
+
+
+def _mean(parts: _Parts, each: ir.Value) -> ir.Value:
+    """The mean of elements, or of those that count."""
+    build = parts.build
+    if parts.loss.mask is None:
+        return build.op("ReduceMean", [each], keepdims=0)
+    kind = ir.DataType.from_numpy(parts.dtype)
+    factors = build.op("Cast", [parts.value(parts.loss.mask)], to=kind)
+    factors = build.op("Expand", [factors, build.op("Shape", [each])])
+    total = build.op("ReduceSum", [build.op("Mul", [each, factors])], keepdims=0)
+    return build.op("Div", [total, build.op("ReduceSum", [factors], keepdims=0)])
+
+
+def _squares(parts: _Parts) -> ir.Value:
+    difference = parts.build.op("Sub", [parts.scores, parts.labels])
+    return _mean(parts, parts.build.op("Mul", [difference, difference]))
+
+
+def _chances(parts: _Parts) -> ir.Value:
+    """-(t * log(p) + (1 - t) * log(1 - p)), logarithms not below -100, as PyTorch has it."""
+    build, p, t = parts.build, parts.scores, parts.labels
+    one, least = parts.number(1), parts.number(-100)
+    yes = build.op("Max", [build.op("Log", [p]), least])
+    no = build.op("Max", [build.op("Log", [build.op("Sub", [one, p])]), least])
+    sums = [build.op("Mul", [t, yes]), build.op("Mul", [build.op("Sub", [one, t]), no])]
+    return _mean(parts, build.op("Neg", [build.op("Add", sums)]))
+
+
+def _logits(parts: _Parts) -> ir.Value:
+    """max(x, 0) - x * t + log(1 + exp(-|x|)), which overflows for no x."""
+    build, x, t = parts.build, parts.scores, parts.labels
+    small = build.op("Softplus", [build.op("Neg", [build.op("Abs", [x])])])
+    rest = build.op("Sub", [build.op("Relu", [x]), build.op("Mul", [x, t])])
+    return _mean(parts, build.op("Add", [rest, small]))
+
+
+KINDS: Mapping[str, Callable[[_Parts], ir.Value]] = {
+    "cross_entropy": _cross_entropy,
+    "nll": _likelihood,
+    "mse": _squares,
+    "bce": _chances,
+    "bce_with_logits": _logits,
+}
