@@ -31,16 +31,20 @@ if TYPE_CHECKING:
     from pitc.frontends.pytorch import from_torch
     from pitc.ir.custom_ops import register_custom_ops
     from pitc.measure.benchmark import Benchmark, bench
+    from pitc.trainer import Trainer
+    from pitc.training import Loss, gradient, train_step
 
 __all__ = [
     "ArtifactError",
     "Benchmark",
     "CompiledModel",
+    "Loss",
     "MachineError",
     "ModelError",
     "PitcError",
     "PitcWarning",
     "SuggestionWarning",
+    "Trainer",
     "UsageError",
     "Verification",
     "VerificationError",
@@ -52,21 +56,27 @@ __all__ = [
     "from_torch",
     "get_ep_name",
     "get_library_path",
+    "gradient",
     "load",
     "register",
     "register_custom_ops",
+    "train_step",
     "verify",
 ]
 
 _ROOMS = {
     "Benchmark": "pitc.measure.benchmark",
+    "Loss": "pitc.training",
+    "Trainer": "pitc.trainer",
     "Verification": "pitc.check.verification",
     "bench": "pitc.measure.benchmark",
     "compile": "pitc.api",
     "explain": "pitc.api",
     "from_pretrained": "pitc.frontends.pretrained",
     "from_torch": "pitc.frontends.pytorch",
+    "gradient": "pitc.training",
     "register_custom_ops": "pitc.ir.custom_ops",
+    "train_step": "pitc.training",
     "verify": "pitc.check.verification",
 }
 

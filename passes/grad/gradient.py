@@ -3,6 +3,7 @@
 loss(x; w)  ->  loss, grad.w        w becomes an input, with its numbers as the default
 """
 
+import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,16 +13,15 @@ from pitc.errors import ModelError, UsageError
 from pitc.ir.build import names_of
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE
-from pitc.ir.nodes import EXPANDED, OVERRIDABLE_SINCE, output_names
+from pitc.ir.nodes import OVERRIDABLE_SINCE, captures, input_names, output_names
 from pitc.ir.unused import remove_unused
-from pitc.passes.expand.expansion import EXPANSIONS, expand_nodes
-from pitc.passes.exprs.derive import derive
-from pitc.passes.grad.adjoints import has_adjoint
 from pitc.passes.grad.names import near, value_of
-from pitc.passes.grad.reverse import differentiable, gradients, ones_like, reached_from
+from pitc.passes.grad.opened import opened
+from pitc.passes.grad.reach import differentiable, reached_from
+from pitc.passes.grad.reverse import gradients, ones_like
+from pitc.passes.grad.settle import settle
 from pitc.passes.grad.site import PREFIX, Backward
 from pitc.passes.normalise import inline_functions, lift_constants
-from pitc.passes.rules.record import key_of
 
 OPSET = 13  # the first whose reductions take the axes that a run finds
 
@@ -48,8 +48,8 @@ def add_gradients(
         model: The model; it is changed in place. Its outputs are the loss, those of `keep`, then
             the gradients.
         loss: A value of one element.
-        wrt: Inputs and weights; None: every weight of floats, with at least one dimension, that
-            the loss depends on.
+        wrt: Inputs and weights, by their names or patterns of names (`*`, `?`); None: every weight
+            of floats, with at least one dimension, that the loss depends on.
         keep: Other outputs to keep.
 
     Returns:
@@ -64,11 +64,14 @@ def add_gradients(
         raise ModelError(text, hint=f"convert it to {OPSET} or later: onnx.version_converter")
     inline_functions(model)
     lift_constants(model)
+    settle(model)
     _keep(model, [loss, *keep])
-    graph = _opened(model)
+    graph = opened(model)
     _check_loss(graph, loss)
-    names = _by_default(graph, loss) if wrt is None else list(dict.fromkeys(wrt))
-    _check_wrt(graph, names)
+    reached = _reached(graph, loss)
+    names = [n for n in reached if graph[n].shape] if wrt is None else _named(graph, wrt, reached)
+    if not names:
+        raise UsageError("the loss depends on no weight of floats", hint="name inputs with wrt")
     build = Backward(graph, model.graph)
     value = value_of(model, loss)
     seed = ones_like(build, value, graph.dtype(loss))
@@ -78,19 +81,6 @@ def add_gradients(
         raise UsageError(text, hint="leave it out of wrt")
     _open_weights(model, names)
     return _set_outputs(model, [loss, *keep], found)
-
-
-def _opened(model: ir.Model) -> Graph:
-    """The graph, with fused nodes that have no derivative taken apart for good."""
-    graph = Graph(model)
-    derive(graph)
-    fused = [n for n in graph.nodes if key_of(n) in EXPANSIONS and not has_adjoint(graph, n)]
-    if not expand_nodes(model, fused):
-        return graph
-    model.meta.pop(EXPANDED)
-    graph = Graph(model)
-    derive(graph)
-    return graph
 
 
 def _keep(model: ir.Model, names: Sequence[str]) -> None:
@@ -116,23 +106,37 @@ def _check_loss(graph: Graph, loss: str) -> None:
         )
 
 
-def _check_wrt(graph: Graph, names: Sequence[str]) -> None:
-    if not names:
-        raise UsageError("the loss depends on no weight of floats", hint="name inputs with wrt")
-    for name in names:
-        if not (name in graph.inputs or graph.is_constant(name)):
+def _reached(graph: Graph, loss: str) -> list[str]:
+    """Weights of floats that the loss depends on by derivatives."""
+    sources = graph.sources_of([loss]) | {loss}
+    read = {
+        x
+        for n in graph.nodes
+        if sources & {*output_names(n)}
+        for x in (*input_names(n), *captures(n))
+    }
+    return [
+        name for name in graph.constants() if name in read and loss in reached_from(graph, [name])
+    ]
+
+
+def _named(graph: Graph, wrt: Sequence[str], reached: Sequence[str]) -> list[str]:
+    """Inputs and weights of floats, by names, and by patterns of those that the loss depends on."""
+    names: list[str] = []
+    for name in wrt:
+        if name in graph.inputs or graph.is_constant(name):
+            names.append(name)
+            continue
+        found = fnmatch.filter([*graph.inputs, *reached], name)
+        found = [n for n in found if differentiable(graph, n)]
+        if not found:
             text = f"the model has no input or weight '{name}'"
             raise UsageError(text, hint=near(graph, name))
+        names += found
+    for name in names:
         if not differentiable(graph, name):
             raise UsageError(f"'{name}' is of type {graph[name].dtype}: only floats have gradients")
-
-
-def _by_default(graph: Graph, loss: str) -> list[str]:
-    """Weights of floats that the loss depends on, but single numbers."""
-    sources = graph.sources_of([loss]) | {loss}
-    read = {x.name for n in graph.nodes for x in n.inputs if x and sources & {*output_names(n)}}
-    found = [name for name in graph.constants() if name in read and graph[name].shape]
-    return [name for name in found if loss in reached_from(graph, [name])]
+    return list(dict.fromkeys(names))
 
 
 def _open_weights(model: ir.Model, names: Sequence[str]) -> None:

@@ -43,6 +43,11 @@ class Loss:
     weights: str | None = None
     mask: str | None = None
 
+    @staticmethod
+    def kinds() -> tuple[str, ...]:
+        """The kinds that there are."""
+        return tuple(KINDS)
+
 
 def add_loss(model: ir.Model, loss: Loss) -> str:
     """Add the nodes and the input of a loss.

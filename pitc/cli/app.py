@@ -71,6 +71,7 @@ for command, action in (
     (options.Explain, "explain.explain_model"),
     (options.Inspect, "inspect.inspect_file"),
     (options.Export, "export.export_folder"),
+    (options.Gradient, "gradient.make_gradient"),
     (options.Tune, "tiles.tune_machine"),
     (options.Doctor, "inspect.doctor"),
 ):

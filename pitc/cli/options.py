@@ -359,6 +359,47 @@ class Export(Printed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient(Printed):
+    """Make a model that computes a loss and its gradients, as `pitc.gradient` does.
+
+    Weights become inputs, with their numbers as defaults; the gradient of W is the output grad.W.
+    """
+
+    example: ClassVar = "pitc gradient model.onnx --loss cross_entropy:logits"
+
+    model: Path = Argument(metavar="MODEL.onnx", help="The ONNX model.")
+    loss: str = Option(
+        metavar="LOSS",
+        help="A value of one element; or KIND:SCORES, a loss to add: cross_entropy, nll, mse, bce "
+        "or bce_with_logits of the value SCORES.",
+    )
+    wrt: list[str] | None = Option(
+        None,
+        metavar="NAME",
+        help="An input or weight to differentiate by, or a pattern (encoder.*); may be repeated. "
+        "Default: all weights that the loss depends on.",
+    )
+    labels: str = Option("labels", metavar="NAME", help="The new input of a loss that is added.")
+    ignore_index: int = Option(
+        -100, metavar="LABEL", help="Of cross_entropy and nll: labels that do not count."
+    )
+    mask: str | None = Option(
+        None, metavar="NAME", help="Of other losses: an input that is 0 for what does not count."
+    )
+    keep: list[str] | None = Option(
+        None, metavar="NAME", help="Another value that stays an output; may be repeated."
+    )
+    output: Path | None = Option(
+        None,
+        "--output",
+        "-o",
+        metavar="FILE.onnx",
+        help="The model to make; default: MODEL.grad.onnx here.",
+    )
+    force: bool = Option(False, "--force", help="Replace an existing file.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tune(Printed):
     """Measure what sparse contractions cost on this machine.
 

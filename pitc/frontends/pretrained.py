@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pitc.api import compile
 from pitc.artifact.check import PRETRAINED as ARTIFACT
-from pitc.artifact.folder import check_file, check_output, new_file
+from pitc.artifact.folder import check_output
+from pitc.artifact.onnx_file import check_onnx_file, write_onnx_file
 from pitc.compiled import CompiledModel, load
 from pitc.errors import ModelError, UsageError
 from pitc.frontends.pytorch import export, installed
@@ -26,8 +27,6 @@ _KEPT = frozenset({".json", ".txt", ".model", ".jinja", ".spm", ".vocab", ".tikt
 _INDEX = ".index.json"
 """How names of tables of weights end."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-#: More than this does not fit into one ONNX file with its graph: protobuf ends at 2 GB.
-INLINE_BYTES = 1_900_000_000
 
 
 def from_pretrained(
@@ -150,7 +149,7 @@ def write_onnx(
 
     Args:
         folder: A local folder with `config.json` and weights.
-        file: The file to make. Weights of more than `INLINE_BYTES` go to `NAME.onnx.data` beside.
+        file: The file to make. Weights that do not fit into it go to `NAME.onnx.data` beside.
         force: Replace a model of that name.
         stage: Called with `load`, `export` and `write`.
 
@@ -167,38 +166,10 @@ def write_onnx(
     if ready is not None:
         hint = f"pitc compile {ready}"
         raise UsageError("it is an export already", path=source, hint=hint)
-    check_file(file, (".onnx",), "model")
-    beside = file.with_name(f"{file.name}.data")
-    for path in (file, beside):
-        if os.path.lexists(path) and not (force and path == file):
-            hint = "--force replaces it" if path == file else "move it away"
-            raise UsageError("the output exists", path=path, hint=hint)
+    check_onnx_file(file, force=force)
     model = export_checkpoint(source, stage=stage)
     stage("write")
-    large = _weight_bytes(model) > INLINE_BYTES
-    try:
-        with new_file(file) as scratch:
-            if large:
-                import onnx_ir as ir
-
-                ir.save(model, scratch, external_data=beside.name)
-            else:
-                scratch.write_bytes(_serialised(model))
-    except BaseException:
-        beside.unlink(missing_ok=True)  # there was none before
-        raise
-    return beside if large else None
-
-
-def _weight_bytes(model: "ir.Model") -> int:
-    values = (v.const_value for g in model.graphs() for v in g.initializers.values())
-    return sum(tensor.nbytes for tensor in values if tensor is not None)
-
-
-def _serialised(model: "ir.Model") -> bytes:
-    import onnx_ir as ir
-
-    return bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+    return write_onnx_file(model, file)
 
 
 def export_checkpoint(

@@ -16,6 +16,7 @@ import onnx_ir as ir
 import pytest
 
 import pitc
+from pitc.artifact import onnx_file
 from pitc.frontends import pretrained
 from pitc.frontends.quiet import quiet
 
@@ -72,7 +73,7 @@ def test_export(run: Run, checkpoint: Path, mlp_path: Path, tmp_path: Path) -> N
 def test_weights_that_do_not_fit_into_the_file(
     run: Run, checkpoint: Path, mlp_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pretrained, "INLINE_BYTES", 1000)
+    monkeypatch.setattr(onnx_file, "INLINE_BYTES", 1000)
     code, out, _ = run("export", checkpoint, "-o", "m.onnx", "-q")
     assert code == 0 and "m.onnx.data" in out
     assert (tmp_path / "m.onnx.data").stat().st_size >= 16 * 32 * 4
@@ -92,9 +93,9 @@ def test_nothing_is_half_written(
 
     (tmp_path / "m.onnx").write_text("old")
     before = sorted(os.listdir(tmp_path))
-    monkeypatch.setattr(pretrained, "INLINE_BYTES", inline)
+    monkeypatch.setattr(onnx_file, "INLINE_BYTES", inline)
     monkeypatch.setattr(ir, "save", full)
-    monkeypatch.setattr(pretrained, "_serialised", full)
+    monkeypatch.setattr(ir, "to_proto", full)
     code, _, err = run("export", checkpoint, "-o", "m.onnx", "-q", "--force")
     assert code == 6 and "No space left on device" in err
     assert sorted(os.listdir(tmp_path)) == before

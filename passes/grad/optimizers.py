@@ -1,0 +1,123 @@
+"""Optimizers: how a weight and its state change by a gradient, as PyTorch's do.
+
+    sgd       w - lr * g                            momentum   b = mu * b + g;  w - lr * b
+    adam      m = b1 * m + (1 - b1) * g             adamw      the same, and w * (1 - lr * decay)
+              v = b2 * v + (1 - b2) * g * g                    instead of g + decay * w
+              w - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+
+Source: the documentation of `torch.optim` SGD, Adam and AdamW.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import onnx_ir as ir
+
+
+class Arithmetic(Protocol):
+    """Adds nodes of one weight's update."""
+
+    def op(self, op_type: str, *operands: "ir.Value | float") -> ir.Value:
+        """A node of values and numbers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What an update is made of.
+
+    Args:
+        make: Adds its nodes.
+        weight: The weight.
+        gradient: Its gradient.
+        state: Its state before, by name.
+        rate: The learning rate, a scalar.
+        step: How many updates there were with this one, a scalar of the weight's type.
+        decay: The weight decay; 0 for none.
+        settings: The optimizer's numbers, by name.
+    """
+
+    make: Arithmetic
+    weight: ir.Value
+    gradient: ir.Value
+    state: Mapping[str, ir.Value]
+    rate: ir.Value
+    step: ir.Value | None
+    decay: float
+    settings: Mapping[str, float]
+
+
+#: Gives the new weight and the new state.
+Rule = Callable[[Update], tuple[ir.Value, dict[str, ir.Value]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """An optimizer.
+
+    Args:
+        rule: Its update.
+        state: Names of what it keeps for each weight, all 0 at first.
+        settings: Its numbers and their defaults.
+        counts: It looks at how many updates there were.
+    """
+
+    rule: Rule
+    state: tuple[str, ...] = ()
+    settings: Mapping[str, float] = field(default_factory=dict)
+    counts: bool = False
+
+
+def _decayed(it: Update) -> ir.Value:
+    """The gradient of the loss with the squares of weights in it."""
+    if not it.decay:
+        return it.gradient
+    return it.make.op("Add", it.gradient, it.make.op("Mul", it.weight, it.decay))
+
+
+def _sgd(it: Update) -> tuple[ir.Value, dict[str, ir.Value]]:
+    op = it.make.op
+    return op("Sub", it.weight, op("Mul", _decayed(it), it.rate)), {}
+
+
+def _momentum(it: Update) -> tuple[ir.Value, dict[str, ir.Value]]:
+    op = it.make.op
+    velocity = op("Add", op("Mul", it.state["momentum"], it.settings["momentum"]), _decayed(it))
+    return op("Sub", it.weight, op("Mul", velocity, it.rate)), {"momentum": velocity}
+
+
+def _adam(it: Update) -> tuple[ir.Value, dict[str, ir.Value]]:
+    return _moments(it, it.weight, _decayed(it))
+
+
+def _adamw(it: Update) -> tuple[ir.Value, dict[str, ir.Value]]:
+    op, weight = it.make.op, it.weight
+    if it.decay:
+        kept = op("Sub", 1.0, op("Mul", it.rate, it.decay))
+        weight = op("Mul", weight, kept)
+    return _moments(it, weight, it.gradient)
+
+
+def _moments(it: Update, weight: ir.Value, g: ir.Value) -> tuple[ir.Value, dict[str, ir.Value]]:
+    assert it.step is not None
+    op, step = it.make.op, it.step
+    first, second = it.settings["beta1"], it.settings["beta2"]
+    mean = op("Add", op("Mul", it.state["mean"], first), op("Mul", g, 1 - first))
+    squares = op("Mul", op("Mul", g, g), 1 - second)
+    square = op("Add", op("Mul", it.state["square"], second), squares)
+    # of a few updates the moments are too small by these factors
+    rate = op("Div", it.rate, op("Sub", 1.0, op("Pow", first, step)))
+    root = op("Sqrt", op("Sub", 1.0, op("Pow", second, step)))
+    size = op("Add", op("Div", op("Sqrt", square), root), it.settings["epsilon"])
+    change = op("Mul", op("Div", mean, size), rate)
+    return op("Sub", weight, change), {"mean": mean, "square": square}
+
+
+_ADAM = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+OPTIMIZERS: Mapping[str, Optimizer] = {
+    "sgd": Optimizer(_sgd),
+    "momentum": Optimizer(_momentum, ("momentum",), {"momentum": 0.9}),
+    "adam": Optimizer(_adam, ("mean", "square"), _ADAM, counts=True),
+    "adamw": Optimizer(_adamw, ("mean", "square"), _ADAM, counts=True),
+}
