@@ -64,6 +64,31 @@ class EncoderCase:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingCase:
+    """Loss and gradients of a BERT that labels tokens, on one batch; padded tokens have no label.
+
+    Args:
+        name: Name on the command line and of the result file.
+        config: The model.
+        batch: Sequences.
+        length: Longest sequence; one sequence has this length.
+        mean: Mean length that the others are drawn to.
+        padding: The mask input that pitc is told about.
+        seed: Of weights, ids, labels and lengths.
+    """
+
+    family: ClassVar[str] = "training"
+
+    name: str
+    config: BertConfig
+    batch: int
+    length: int
+    mean: int
+    padding: str = "attention_mask"
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class CachedCase:
     """One call of a decoder with a cache, with random weights, ids and past.
 
@@ -179,7 +204,7 @@ class FootprintCase:
 
 
 PaddedCase = EncoderCase | CachedCase | TextCase
-TimedCase = PaddedCase | SparseCase | TimedAttention
+TimedCase = PaddedCase | TrainingCase | SparseCase | TimedAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +266,14 @@ CACHED = tuple(
 MASKED_128 = MaskedCase(MlpConfig((768, 3072, 768), (1, 1), 0.95), 128)
 BERT_32 = EncoderCase("bert-32x128-m40", BERT_BASE, batch=32, length=128, mean=40)
 
+BERT_TOKENS = BertConfig(
+    layers=2, hidden=512, heads=8, ffn=2048, vocab=30522, positions=512, head="tokens"
+)
+TRAINING = (
+    TrainingCase("train-bert-8x128-m57", BERT_TOKENS, batch=8, length=128, mean=57),
+    TrainingCase("train-bert-8x128-full", BERT_TOKENS, batch=8, length=128, mean=128),
+)
+
 TIMED_CASES: tuple[TimedCase, ...] = (
     TextCase("minilm-64", batch=64, batches=3),
     TextCase("minilm-64-bf16", batch=64, batches=3, precision="bf16"),
@@ -257,6 +290,7 @@ TIMED_CASES: tuple[TimedCase, ...] = (
     EncoderCase("opt-8x128-m40", OPT_125M, batch=8, length=128, mean=40, side="left"),
     EncoderCase("t5-8x128-m40", T5_BASE, batch=8, length=128, mean=40),
     *CACHED,
+    *TRAINING,
     *FEW_BITS,
     *PRODUCT_CASES,
     *GRADIENT_CASES,
@@ -292,6 +326,6 @@ def shortened(case: Case, layers: int) -> Case:
         return shorter(case, layers)
     if isinstance(case, FootprintCase | ThreadsCase):
         return replace(case, batch=shortened(case.batch, layers))
-    if isinstance(case, EncoderCase | CompileCase | BlocksCase):
+    if isinstance(case, EncoderCase | TrainingCase | CompileCase | BlocksCase):
         return replace(case, config=replace(case.config, layers=layers))
     return case

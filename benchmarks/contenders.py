@@ -19,8 +19,15 @@ from benchmarks import attention_operators as operators
 from benchmarks import attention_peers as attention
 from benchmarks import encoder_peers as encoders
 from benchmarks import peers
+from benchmarks import training_peers as training
 from benchmarks.attention_cases import AttentionCase, LayersCase, StepCase
-from benchmarks.cases import FEW_BITS_TOLERANCE, CachedCase, EncoderCase, TextCase
+from benchmarks.cases import (
+    FEW_BITS_TOLERANCE,
+    CachedCase,
+    EncoderCase,
+    TextCase,
+    TrainingCase,
+)
 from benchmarks.sparse_cases import (
     BlocksCase,
     GradientCase,
@@ -177,6 +184,13 @@ PADDED: tuple[Contender, ...] = (
     *_ORT[1:],
     *in_splits("openvino", openvino, "openvino"),
 )
+TRAINING: tuple[Contender, ...] = (
+    Contender("ort-padded", training.onnx_runtime, whole, "onnxruntime"),
+    Contender(OURS, training.pitc, whole, "pitc"),
+    Contender("torch-padded", training.torch_padded, whole, "torch"),
+    Contender("torch-compiled", training.torch_compiled, whole, "torch"),
+    Contender("torch-packed", training.torch_packed, whole, "torch", by_hand=True),
+)
 CACHED = tuple(c for c in PADDED if c.split is whole)
 ENCODERS: tuple[Contender, ...] = (
     *PADDED,
@@ -271,6 +285,7 @@ CONTENDERS: dict[type, tuple[Contender, ...]] = {
     EncoderCase: ENCODERS,
     CachedCase: CACHED,
     TextCase: ENCODERS,
+    TrainingCase: TRAINING,
     ProductCase: PRODUCTS,
     BlocksCase: BLOCKS,
     MaskedCase: MASKED,

@@ -24,6 +24,7 @@ from benchmarks.cases import (
     PaddedCase,
     TextCase,
     TimedCase,
+    TrainingCase,
 )
 from benchmarks.cost import Cost, blocks_cost, flops, layers_cost, weight_bytes
 from benchmarks.sparse_cases import (
@@ -133,11 +134,11 @@ class Shared:
     engines: dict[Callable[..., Infer], Infer] = field(default_factory=dict)
 
 
-def bert_batch(case: EncoderCase, rng: np.random.Generator) -> Feeds:
+def bert_batch(case: EncoderCase | TrainingCase, rng: np.random.Generator) -> Feeds:
     """One batch of random ids; padding holds id 0."""
     lengths = draw_lengths(rng, case.batch, case.length, case.mean)
     mask = np.arange(case.length)[None] < np.array(lengths)[:, None]
-    if case.side == "left":
+    if getattr(case, "side", "right") == "left":
         mask = mask[:, ::-1]
     ids = rng.integers(1, case.config.vocab, mask.shape) * mask
     feeds = {"input_ids": ids, MASK: mask.astype(np.int64)}
@@ -171,7 +172,7 @@ def build(config: ModelConfig, rng: np.random.Generator) -> onnx.ModelProto:
 
 
 def _padded(
-    case: PaddedCase, model: Path, config: ModelConfig, batches: tuple[Feeds, ...]
+    case: PaddedCase | TrainingCase, model: Path, config: ModelConfig, batches: tuple[Feeds, ...]
 ) -> Workload:
     lengths = [int(n) for feeds in batches for n in feeds[MASK].sum(1)]
     padded = [size for f in batches for size in [f[MASK].shape[1]] * f[MASK].shape[0]]
@@ -283,6 +284,21 @@ def _attention(case: TimedAttention, model: Path) -> Workload:
     return Workload(model, (feeds,), None, counts, dense, useful, case=case, exact=exact)
 
 
+def _training(case: TrainingCase, path: Path) -> Workload:
+    import pitc
+
+    rng = np.random.default_rng(case.seed)
+    model = bert(case.config, rng)
+    pitc.gradient(model, pitc.Loss("cross_entropy", "logits"), output=path)
+    batch = bert_batch(case, rng)
+    labels = rng.integers(0, case.config.labels, batch["input_ids"].shape)
+    batch["labels"] = np.where(batch[MASK] == 1, labels, -100)
+    found = _padded(case, path, case.config, (batch,))
+    # each product has two more on the backward way
+    dense, useful = (x and Cost(3 * x.flops, 3 * x.bytes) for x in (found.dense, found.useful))
+    return replace(found, dense=dense, useful=useful, bert=case.config)
+
+
 def make_workload(case: TimedCase, folder: Path) -> Workload:
     """Build the case's model into a folder, where it is not there yet, and draw its batches."""
     path = folder / "model.onnx"
@@ -290,6 +306,8 @@ def make_workload(case: TimedCase, folder: Path) -> Workload:
         if not path.exists():
             onnx.save(_build_sparse(case), path)
         return _sparse(case, path)
+    if isinstance(case, TrainingCase):
+        return _training(case, path)
     if isinstance(case, TimedAttention):
         onnx.save(attention_model(case), path)
         return _attention(case, path)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +49,7 @@ class Trainer:
     def _value(array: npt.NDArray[Any]) -> Any:
         from onnxruntime import OrtValue
 
-        return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+        return OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
 
     def step(self, feeds: Mapping[str, npt.ArrayLike]) -> Arrays:
         """Train by one batch.
@@ -115,9 +116,9 @@ class Trainer:
             UsageError: It cannot be read, or is of another model.
         """
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
                 arrays = dict(stored)
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, BadZipFile) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise UsageError(f"the checkpoint cannot be read: {reason}", path=path) from error
         if lacking := [name for name in self._next.values() if name not in arrays]:

@@ -118,8 +118,8 @@ def train_step(
         clip: The largest norm of all gradients together; larger ones are made smaller.
         loss_scale: Multiply the loss by the input `loss_scale` on the backward way; where a
             gradient is not finite then, the step is left out, and the output `skipped` is true.
-        masks: Weights, by names or patterns, that are multiplied by a new input `mask.NAME` of
-            their shape: 0 for a pruned element.
+        masks: Weights, by names or patterns, that are multiplied by a new input `mask.NAME`, bools
+            of their shape: false for a pruned element.
         keep: As of `gradient`.
         output: As of `gradient`.
         force: As of `gradient`.

@@ -38,7 +38,7 @@ class Training:
         clip: The largest norm of all gradients together; None: any.
         scaled: The loss is multiplied by the input `loss_scale` before the backward way, and an
             update whose gradients are not finite is left out: the output `skipped` is true.
-        masks: Weights, by names or patterns, that are multiplied by an input `mask.NAME`.
+        masks: Weights, by names or patterns, that are multiplied by a bool input `mask.NAME`.
         settings: Numbers of the optimizer: `momentum`, `beta1`, `beta2`, `epsilon`.
     """
 
@@ -117,16 +117,19 @@ def _mask(model: ir.Model, patterns: Sequence[str]) -> list[str]:
     for name in found:
         weight = model.graph.initializers[name]
         uses = list(weight.uses())
-        mask = ir.Value(name=f"mask.{name}", type=weight.type, shape=weight.shape)
+        mask = ir.val(f"mask.{name}", ir.DataType.BOOL, weight.shape)
         model.graph.inputs.append(mask)
-        product = build.op("Mul", [weight, mask])
+        assert weight.dtype is not None
+        factors = build.op("Cast", [mask], to=weight.dtype)
+        product = build.op("Mul", [weight, factors])
         product.type, product.shape = weight.type, weight.shape
         for node, place in uses:
             node.replace_input_with(place, product)
-        node = product.producer()
-        assert node is not None
-        model.graph.remove(node)
-        model.graph.insert_before(model.graph[0], node)
+        made = [n for n in (factors.producer(), product.producer()) if n is not None]
+        first = model.graph[0]
+        for node in made:
+            model.graph.remove(node)
+            model.graph.insert_before(first, node)
     return found
 
 

@@ -1,0 +1,167 @@
+"""One step of training a BERT that labels tokens, in torch: loss and gradients.
+
+The weights are those of the ONNX file, by the same names. A padded batch runs with a mask, as
+transformers does it; without padding, tokens of all sequences are rows of one matrix, and attention
+runs for each sequence (kernels for that exist on GPUs only, so on a CPU a person writes it).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from benchmarks.workload import MASK, Array, Feeds, Infer, Workload
+from models.bert import BertConfig
+from pitc.measure.bench import session_options
+
+IGNORED = -100
+PREFIX = "grad."
+#: So many numbers of each gradient are compared.
+COMPARED = 1000
+
+
+def answer(loss: float, gradients: dict[str, Array], feeds: Feeds) -> Array:
+    """What is compared: for each sequence the same, the loss and a part of each gradient."""
+    parts = [g.reshape(-1)[:COMPARED] for _, g in sorted(gradients.items())]
+    return np.tile(np.concatenate([[loss], *parts]).astype(np.float32), (len(feeds[MASK]), 1))
+
+
+def session_answer(session: Any) -> Infer:
+    """What runs a model with gradients in ONNX Runtime."""
+    names = [x.name for x in session.get_outputs()]
+
+    def infer(feeds: Feeds) -> Array:
+        loss, *found = session.run(None, feeds)
+        pairs = zip(names[1:], found, strict=True)
+        return answer(float(loss), {n.removeprefix(PREFIX): g for n, g in pairs}, feeds)
+
+    return infer
+
+
+def onnx_runtime(workload: Workload) -> Infer:
+    """ONNX Runtime on the same graph, one thread."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(
+        str(workload.model), session_options(), providers=["CPUExecutionProvider"]
+    )
+    return session_answer(session)
+
+
+def pitc(workload: Workload) -> Infer:
+    """The graph, compiled, saved and loaded as a user does, one thread."""
+    import pitc
+
+    folder = workload.model.with_suffix(".pitc")
+    pitc.compile(workload.model, padding=workload.padding).save(folder)
+    return session_answer(pitc.load(folder).session(session_options()))
+
+
+def _weights(workload: Workload) -> dict[str, Array]:
+    graph = onnx.load(workload.model).graph
+    given = {x.name for x in graph.input}
+    return {x.name: numpy_helper.to_array(x) for x in graph.initializer if x.name in given}
+
+
+def _step(workload: Workload, loss_of: Callable[..., Any], *, compiled: bool) -> Infer:
+    """What runs forward and backward of a loss."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    torch.set_num_threads(1)
+    config = workload.bert
+    assert config is not None
+    known = {
+        n: torch.tensor(np.array(x), requires_grad=True) for n, x in _weights(workload).items()
+    }
+    loss = torch.compile(loss_of, dynamic=False) if compiled else loss_of
+
+    def infer(feeds: Feeds) -> Array:
+        given = {name: torch.from_numpy(x) for name, x in feeds.items()}
+        total = loss(config, known, given)
+        found = torch.autograd.grad(total, list(known.values()))
+        gradients = {n: g.numpy() for n, g in zip(known, found, strict=True)}
+        return answer(float(total), gradients, feeds)
+
+    return infer
+
+
+def _hidden(config: BertConfig, w: dict[str, Any], x: Any, attend: Callable[..., Any]) -> Any:
+    """The encoder on rows, which are tokens or `[batch, sequence]` of them."""
+    from torch.nn import functional as f  # pyright: ignore[reportMissingImports]
+
+    def norm(rows: Any, name: str) -> Any:
+        scale, shift = w[f"{name}.weight"], w[f"{name}.bias"]
+        return f.layer_norm(rows, (config.hidden,), scale, shift, config.epsilon)
+
+    def linear(rows: Any, name: str) -> Any:
+        return rows @ w[f"{name}.weight_t"] + w[f"{name}.bias"]
+
+    x = norm(x, "embeddings.LayerNorm")
+    for i in range(config.layers):
+        layer = f"encoder.layer.{i}"
+        names = (f"{layer}.attention.self.{part}" for part in ("query", "key", "value"))
+        y = linear(attend(*(linear(x, name) for name in names)), f"{layer}.attention.output.dense")
+        x = norm(x + y, f"{layer}.attention.output.LayerNorm")
+        y = f.gelu(linear(x, f"{layer}.intermediate.dense"))
+        x = norm(x + linear(y, f"{layer}.output.dense"), f"{layer}.output.LayerNorm")
+    return linear(x, "classifier")
+
+
+def _embedded(w: dict[str, Any], ids: Any, places: Any, types: Any) -> Any:
+    table = "embeddings.{}_embeddings.weight".format
+    return w[table("word")][ids] + w[table("token_type")][types] + w[table("position")][places]
+
+
+def _padded_loss(config: BertConfig, w: dict[str, Any], feeds: dict[str, Any]) -> Any:
+    import torch  # pyright: ignore[reportMissingImports]
+    from torch.nn import functional as f  # pyright: ignore[reportMissingImports]
+
+    ids, mask = feeds["input_ids"], feeds[MASK]
+    batch, length = ids.shape
+    seen = (mask != 0)[:, None, None, :]
+
+    def attend(*rows: Any) -> Any:
+        q, k, v = (x.view(batch, length, config.heads, -1).transpose(1, 2) for x in rows)
+        y = f.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        return y.transpose(1, 2).reshape(batch, length, -1)
+
+    x = _embedded(w, ids, torch.arange(length), feeds["token_type_ids"])
+    scores = _hidden(config, w, x, attend)
+    return f.cross_entropy(scores.view(-1, scores.shape[-1]), feeds["labels"].view(-1))
+
+
+def _packed_loss(config: BertConfig, w: dict[str, Any], feeds: dict[str, Any]) -> Any:
+    import torch  # pyright: ignore[reportMissingImports]
+    from torch.nn import functional as f  # pyright: ignore[reportMissingImports]
+
+    live = feeds[MASK] != 0
+    lengths = live.sum(1).tolist()
+
+    def attend(*rows: Any) -> Any:
+        parts = []
+        for q, k, v in zip(*(x.split(lengths) for x in rows), strict=True):
+            heads = (x.view(len(x), config.heads, -1).transpose(0, 1)[None] for x in (q, k, v))
+            y = f.scaled_dot_product_attention(*heads)
+            parts.append(y[0].transpose(0, 1).reshape(len(q), -1))
+        return torch.cat(parts)
+
+    places = torch.arange(live.shape[1]).expand(live.shape)[live]
+    x = _embedded(w, feeds["input_ids"][live], places, feeds["token_type_ids"][live])
+    return f.cross_entropy(_hidden(config, w, x, attend), feeds["labels"][live])
+
+
+def torch_padded(workload: Workload) -> Infer:
+    """Torch as it comes, on the padded batch."""
+    return _step(workload, _padded_loss, compiled=False)
+
+
+def torch_compiled(workload: Workload) -> Infer:
+    """The same, compiled for its sizes."""
+    return _step(workload, _padded_loss, compiled=True)
+
+
+def torch_packed(workload: Workload) -> Infer:
+    """Torch without padding, by hand."""
+    return _step(workload, _packed_loss, compiled=False)
