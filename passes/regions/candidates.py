@@ -14,7 +14,7 @@ from itertools import chain
 import onnx_ir as ir
 
 from pitc.ir.constant import is_nonzero, is_zero
-from pitc.ir.expr import Combine, Shape, TensorExpr, sums_products
+from pitc.ir.expr import Combine, Reducer, Shape, TensorExpr, sums_products
 from pitc.ir.graph import Graph
 from pitc.ir.index import Coords
 from pitc.ir.nodes import first_output, fused_parts, input_names
@@ -186,14 +186,26 @@ def rows_in_order(combine: Combine, search: Search) -> Iterator[PackCandidate]:
 
 
 def live_terms(search: Search) -> Iterator[PackCandidate]:
-    """Contractions whose operands may be unread, or 0, at terms."""
+    """Contractions and sums whose operands may be unread, or 0, at terms."""
     for node, expr in search.free(search.graph.nodes):
         contracts = operator_of(node).packs is PackRule.CONTRACTION
-        if contracts and sizes_known(search.graph, expr.shape):
-            for context in search.contexts.of_terms(input_names(node)):
+        sums = expr.combine in (Combine.REDUCE, Combine.SCATTER) and expr.reducer is Reducer.SUM
+        if (contracts or sums) and sizes_known(search.graph, expr.shape):
+            names = input_names(node)
+            packed = {p.domain for name in names for p in _packings_made(search, name)}
+            # rows that lie packed already are read as they lie
+            contexts = search.contexts.of_terms(names)
+            for context in sorted(contexts, key=lambda c: c.domain not in packed):
                 whole = context.undivided(first_output(node))
                 if not context.domain.rarely_dead:
                     yield from search.candidates(context, node, expr, whole)
+
+
+def _packings_made(search: Search, name: str) -> list[Packing]:
+    """What the form of the node that computes a value makes of it."""
+    node = search.graph[name].producer
+    form = None if node is None else search.forms.get(node)
+    return [] if form is None else form.packings
 
 
 def rows_wanted(search: Search) -> Iterator[PackCandidate]:

@@ -21,7 +21,7 @@ from pitc.passes.regions.items import fewer_items
 from pitc.passes.regions.same_node import same_node
 from pitc.passes.regions.sampled import sampled
 from pitc.passes.regions.sparse import sparse_operand
-from pitc.passes.regions.terms import reduction_packed_form
+from pitc.passes.regions.terms import reduction_packed_form, scatter_of_live_rows, sum_of_live_rows
 from pitc.passes.rules.record import PackRule, operator_of
 
 Axes = frozenset[Kind]
@@ -139,6 +139,22 @@ FORMS = (
         "sum of live terms",
         reduction_packed_form,
         (PackRule.CONTRACTION,),
+        tried=Tried.TERMS,
+        saves=Saves.TERMS,
+    ),
+    FormKind(
+        "sum of live rows",
+        sum_of_live_rows,
+        (None,),
+        Combine.REDUCE,
+        tried=Tried.TERMS,
+        saves=Saves.TERMS,
+    ),
+    FormKind(
+        "scatter of live rows",
+        scatter_of_live_rows,
+        (None,),
+        Combine.SCATTER,
         tried=Tried.TERMS,
         saves=Saves.TERMS,
     ),

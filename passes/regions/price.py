@@ -131,8 +131,14 @@ def nodes_downstream_of_contraction(graph: Graph, forms: Forms, demand: Demand) 
 
 
 def nodes_upstream_of_contraction(graph: Graph, forms: Forms, demand: Demand) -> set[ir.Node]:
-    """Packed nodes that are contractions, or from which one is computed in packed form."""
-    leading = (n for n in demand.forms if forms[n].plan is not None or contraction_flops(graph, n))
+    """Packed nodes that are contractions or sums of live rows, or from which one is computed in
+    packed form.
+    """
+    leading = (
+        n
+        for n in demand.forms
+        if forms[n].plan is not None or forms[n].terms is not None or contraction_flops(graph, n)
+    )
     return _reached(leading, demand.makers)
 
 

@@ -1,18 +1,21 @@
-"""Sums over live points: contractions whose packed axis is the one that they sum over (k).
+"""Sums over live points: contractions whose packed axis is the one that they sum over (k), and sums
+of rows.
 
     y[m, n] = sum over t of a[:, t] * b[t, :]       dw = x^T @ dy, dy 0 at tokens that do not exist
+    y[n] = sum over t of a[t, :]                    db = sum of dy
 
 The terms that are left out have to be 0: a fill fact of one operand says so, where the other one is
 finite, or dead itself. The result is whole: its rows stay in their own order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.expr import TensorExpr, is_contraction
+from pitc.ir.build import takes_list
+from pitc.ir.expr import Reducer, TensorExpr, is_contraction
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Coords, Digit, bare_dim
 from pitc.ir.nodes import first_output
@@ -30,8 +33,18 @@ from pitc.passes.regions.contraction import (
     to_operand,
 )
 from pitc.passes.regions.domain import Domain, all_live, covering, domain_of
-from pitc.passes.regions.form import Form, PackCandidate, Packing, static_shape, zero_facts
+from pitc.passes.regions.form import (
+    ConstantOperand,
+    Form,
+    Operand,
+    PackCandidate,
+    Packing,
+    WholeOperand,
+    static_shape,
+    zero_facts,
+)
 from pitc.passes.regions.layout import layout_of, wide
+from pitc.passes.rules.record import PackRule, operator_of
 
 
 def term_domains(graph: Graph, node: ir.Node) -> Iterator[Domain]:
@@ -137,3 +150,78 @@ def _sum_of_rows(
         terms=site.context.domain,
         materialises_operands=True,
     )
+
+
+def sum_of_live_rows(site: PackCandidate) -> Form | Refusal:
+    """The sum of rows of a value, where the others are 0: over all that the rows are counted by."""
+    graph, expr = site.context.graph, site.expr
+    if expr.reducer is not Reducer.SUM or operator_of(site.node).packs is not PackRule.REDUCTION:
+        return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} sums no rows")
+    (read,) = expr.reads
+    for packing in site.context.rows(site.input(0)):
+        coords = to_iteration(packing.coords, read)
+        rest = to_iteration(wide(packing.layout.rest), read)
+        if coords is None or rest is None or not _are_all_summed(expr, coords):
+            continue
+        proof = covering(packing.domain, packing.coords, zero_facts(graph, packing.name))
+        if proof is None:
+            return site.refuse(Code.NO_FACT, "the operand is not 0 at dead points", packing.name)
+        return _summed(site, packing, rest, proof)
+    return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is not summed over")
+
+
+def _summed(
+    site: PackCandidate, packing: Packing, rest: Sequence[Digit], proof: Region
+) -> Form | Refusal:
+    expr, graph = site.expr, site.context.graph
+    every = [a for a, e in enumerate(expr.shape) if e != ONE]
+    plain = all(d.stride == ONE and d.extent == expr.extents[d.dim] for d in rest)
+    sizes = static_shape(packing.layout.rest_shape)
+    if [d.dim for d in rest] != every or not plain or not every or sizes is None:
+        return site.refuse(Code.LAYOUT, "the dimensions of the sum are not those of a row")
+    operand = packing.operand(None if len(packing.layout.rest) == 1 else (prod(sizes),))
+    coords = tuple(Digit(a, ONE, expr.extents[a]) for a in every)
+    layout = layout_of(expr.shape, coords)
+    if layout is None:
+        return site.refuse(Code.LAYOUT, "the sum has no rows")
+    whole = all_live(tuple(c.extent for c in coords))
+    out = Packing(site.out.name, whole, coords, layout, EVERYWHERE)
+    op, named = site.node.op_type, {"keepdims": 0}
+    operands: list[Operand | None] = [operand]
+    if takes_list(op, graph.opset):
+        operands.append(ConstantOperand(np.zeros(1, np.int64)))
+        return Form((out,), tuple(operands), op, named, rests_on=(proof,), terms=packing.domain)
+    attributes = {**named, "axes": [0]}
+    return Form((out,), tuple(operands), op, attributes, rests_on=(proof,), terms=packing.domain)
+
+
+def scatter_of_live_rows(site: PackCandidate) -> Form | Refusal:
+    """Rows that are added where index vectors say, where the others are 0.
+
+    grad[ids[t], :] += dy[t, :]       dy is 0 at tokens that do not exist
+    """
+    graph, expr = site.context.graph, site.expr
+    found = [r for r in expr.reads if r.operand == 2]
+    if expr.reducer is not Reducer.SUM or len(site.node.inputs) != 3 or not found:
+        return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} adds no rows")
+    updates, places = found[0], read_of(expr, 1)
+    for packing in site.context.rows(site.input(2)):
+        coords = to_iteration(packing.coords, updates)
+        mine = None if coords is None or places is None else to_operand(coords, places)
+        index = None if mine is None else site.context.packing_at(site.input(1), mine)
+        if index is None or len(packing.layout.rest) != 1 or len(index.layout.rest) != 1:
+            continue
+        proof = covering(packing.domain, packing.coords, zero_facts(graph, packing.name))
+        if proof is None:
+            return site.refuse(Code.NO_FACT, "the operand is not 0 at dead points", packing.name)
+        if not graph[site.out.name].sign_unseen:
+            text = "it may hold -0.0, which adding 0 changes"
+            return site.refuse(Code.NO_FACT, text, site.input(0))
+        rows = (Digit(0, ONE, expr.shape[0]),)
+        layout = layout_of(expr.shape, rows)
+        if layout is None or len(expr.shape) != 2:
+            return site.refuse(Code.LAYOUT, "the result is no matrix")
+        out = Packing(site.out.name, all_live((expr.shape[0],)), rows, layout, EVERYWHERE)
+        operands = (WholeOperand(site.input(0)), index.operand(), packing.operand())
+        return Form((out,), operands, site.node.op_type, rests_on=(proof,), terms=packing.domain)
+    return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is not that of index vectors")

@@ -51,13 +51,13 @@ SUMS = "float[64, 64] dw, float[64] db"
 
 
 def test_a_gradient_runs_on_live_rows() -> None:
-    """Nothing of h, t and k is unread: db sums all rows."""
+    """Nothing of h, t and k is unread."""
     proto = model(GRADIENT, SUMS)
     graph = analysed(proto)[0]
     assert not any(graph[name].dead for name in ("h", "t", "k"))
     packed, found = chosen(GRADIENT, SUMS)
-    assert {"h", "t", "k", "dw"} <= packed
-    assert set(found.demand.exits) == {"k", "dw"}
+    assert {"h", "t", "k", "dw", "db"} <= packed
+    assert set(found.demand.exits) == {"db", "dw"}
     lowered = lower(proto, sparse=False)
     rng = np.random.default_rng(1)
     mask = (np.arange(9) < np.array([[9], [4], [0]])).astype(np.int64)
