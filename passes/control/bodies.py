@@ -37,7 +37,7 @@ def first_shapes(graph: Graph, node: ir.Node) -> list[Shape | None]:
     given = node.inputs[1] if len(node.inputs) > 1 else None
     shapes = [number.shape, condition.shape]
     if condition.shape is None and given is not None:
-        shapes[1] = _declared(graph[given.name or ""].shape)
+        shapes[1] = declared(graph[given.name or ""].shape)
     return [(ONE,) * len(s) if s is not None and _small(s) else None for s in shapes]
 
 
@@ -66,7 +66,21 @@ def body_model(graph: Graph, node: ir.Node, shapes: Sequence[Shape | None]) -> i
     main = node.attributes["body"].as_graph().clone(allow_outer_scope_values=True)
     number, _ = first_shapes(graph, node)
     for value, shape in zip(main.inputs, (number, *shapes), strict=True):
-        value.shape = _declared(shape)
+        value.shape = declared(shape)
+    return model_of(graph, main)[0]
+
+
+def model_of(graph: Graph, main: ir.Graph) -> tuple[ir.Model, dict[ir.Value, ir.Value]]:
+    """A body as a model of its own.
+
+    Args:
+        graph: The graph around it; what the body captures has its shape there.
+        main: A copy of the body, which is changed in place.
+
+    Returns:
+        The model, and what stands in it for each value that is captured: an input behind those of
+        the body, or an initializer.
+    """
     copies: dict[ir.Value, ir.Value] = {}
     for inner, place, value in list(captured(main)):
         if value not in copies:
@@ -76,7 +90,7 @@ def body_model(graph: Graph, node: ir.Node, shapes: Sequence[Shape | None]) -> i
     main.opset_imports.update(imports)
     model = ir.Model(main, ir_version=graph.model.ir_version)
     model.meta[BODY] = True
-    return model
+    return model, copies
 
 
 def captured(main: ir.Graph) -> Iterator[tuple[ir.Node, int, ir.Value]]:
@@ -99,13 +113,13 @@ def _copy(graph: Graph, main: ir.Graph, value: ir.Value) -> ir.Value:
     copy.const_value = None
     if dtype is not None:
         copy.type = ir.TensorType(ir.DataType.from_numpy(dtype))
-    copy.shape = _declared(graph[name].shape)
+    copy.shape = declared(graph[name].shape)
     main.inputs.append(copy)
     return copy
 
 
-def _declared(shape: Shape | None) -> ir.Shape | None:
-    """Extents as numbers and names: their formulas."""
+def declared(shape: Shape | None) -> ir.Shape | None:
+    """Extents as numbers and names: their formulas; None for none."""
     return None if shape is None else ir.Shape([_dimension(e) for e in shape])
 
 

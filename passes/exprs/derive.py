@@ -86,6 +86,8 @@ def _walk(graph: Graph) -> None:
         if is_loop(graph, node):
             graph.carried[node] = carried_shapes(graph, node)
             carried = dict(enumerate(graph.carried[node][1:]))
+        if graph.tell is not None:
+            carried.update(graph.tell(graph, node))
         for k, expr in enumerate(exprs):
             name = view.out(k)
             if not name:
@@ -118,6 +120,7 @@ def carried_shapes(graph: Graph, node: ir.Node) -> list[Shape | None]:
         model = body_model(graph, node, shapes)
         open_branches(model)
         inner = Graph(model)
+        inner.tell = graph.tell
         derive(inner)
         triples = zip(inner.inputs[1:], inner.outputs, shapes, strict=False)
         kept = [s if inner[y].shape == inner[x].shape else None for x, y, s in triples]

@@ -12,7 +12,18 @@ import onnx_ir as ir
 from pitc.ir.expr import Combine
 from pitc.ir.graph import Graph, NoRule
 from pitc.ir.nodes import first_output
-from pitc.passes.grad import dropout, maps, moves, normalisers, products, reductions
+from pitc.passes.grad import (
+    blocks,
+    dropout,
+    maps,
+    moves,
+    normalisers,
+    pools,
+    products,
+    reductions,
+    resample,
+    windows,
+)
 from pitc.passes.grad.site import Site
 from pitc.passes.rules.record import Adjoint, operator_of
 
@@ -39,6 +50,13 @@ BY_RECORD: Mapping[Adjoint, Rule] = {
     Adjoint.CHANNEL_NORM: normalisers.channel_norm,
     Adjoint.LP_NORM: normalisers.lp_norm,
     Adjoint.DROPPED: dropout.dropout,
+    Adjoint.CONVOLVED: windows.convolved,
+    Adjoint.CONVOLVED_BACK: windows.convolved_back,
+    Adjoint.COLUMNS: blocks.columns,
+    Adjoint.POOLED: pools.pooled,
+    Adjoint.POOLED_WHOLE: pools.pooled_whole,
+    Adjoint.LOCAL_NORM: pools.local_norm,
+    Adjoint.RESAMPLED: resample.resized,
 }
 
 

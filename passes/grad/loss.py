@@ -174,11 +174,10 @@ def _chances(parts: _Parts) -> ir.Value:
 
 
 def _logits(parts: _Parts) -> ir.Value:
-    """max(x, 0) - x * t + log(1 + exp(-|x|)), which overflows for no x."""
+    """log(1 + exp(x)) - x * t: the kernel of Softplus overflows for no x, and has no corner."""
     build, x, t = parts.build, parts.scores, parts.labels
-    small = build.op("Softplus", [build.op("Neg", [build.op("Abs", [x])])])
-    rest = build.op("Sub", [build.op("Relu", [x]), build.op("Mul", [x, t])])
-    return _mean(parts, build.op("Add", [rest, small]))
+    each = build.op("Sub", [build.op("Softplus", [x]), build.op("Mul", [x, t])])
+    return _mean(parts, each)
 
 
 KINDS: Mapping[str, Callable[[_Parts], ir.Value]] = {

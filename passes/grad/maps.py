@@ -8,11 +8,13 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Read, TensorExpr
 from pitc.ir.graph import NoRule
-from pitc.ir.index import ONE, ZERO
+from pitc.ir.index import ONE
+from pitc.ir.index import ZERO as FIRST
 from pitc.passes.grad.site import Backward, Site, bare_axes
 from pitc.passes.grad.terms import Written, simplified
 from pitc.passes.rules.elementwise import data_operands
 from pitc.passes.rules.record import operator_of
+from pitc.passes.rules.term import ZERO
 
 
 def elementwise(site: Site) -> dict[int, ir.Value]:
@@ -24,6 +26,8 @@ def elementwise(site: Site) -> dict[int, ir.Value]:
     if record.derivative is None:
         raise NoRule("it has no derivative here")
     terms = record.derivative(view)
+    if all(term == ZERO for term in terms):  # constant between steps
+        return {}
     places = data_operands(view) if record.function is not None else range(view.n_inputs)
     reads = dict(zip(places, expr.reads, strict=True))
     if missing := [i for i in site.wanted if i not in reads or i >= len(terms)]:
@@ -76,7 +80,7 @@ def summed_like(
     gone = [a for a in range(rank) if a not in used and expr.shape[a] != ONE]
     g = build.reduced(g, gone, keep=True)
     same = rank == len(used) and all(
-        p == ZERO or a == d for d, (p, a) in enumerate(zip(read.index, used, strict=True))
+        p == FIRST or a == d for d, (p, a) in enumerate(zip(read.index, used, strict=True))
     )
     return g if same else build.reshape_like(g, x)
 

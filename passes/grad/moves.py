@@ -49,7 +49,8 @@ def move(site: Site) -> dict[int, ir.Value]:
         site.only(0)
         index = expr.reads[0].index
         axes = bare_axes(expr, index)
-        if all(p == ZERO or a is not None for p, a in zip(index, axes, strict=True)):
+        ones = [e == ONE for e in site.view.shape(0)]  # of others a first place may be taken
+        if all(one or a is not None for one, a in zip(ones, axes, strict=True)):
             return {0: _permuted(site, axes)}
         lines = [_line(site, d) for d in range(len(index))]
         known = [line for line in lines if line is not None]
@@ -210,6 +211,8 @@ def added(site: Site, zeros: ir.Value, places: ir.Value, g: ir.Value) -> ir.Valu
         NoRule: The operator set has no such scatter.
     """
     _check_scatters(site)
+    if places.name and site.view.graph[places.name].dtype != np.int64:
+        places = site.build.cast(places, np.dtype(np.int64))
     return site.build.op("ScatterND", [zeros, places, g], reduction="add")
 
 

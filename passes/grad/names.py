@@ -23,5 +23,5 @@ def value_of(model: ir.Model, name: str) -> ir.Value:
 def near(graph: Graph, name: str) -> str:
     """A hint: names like one that nothing has."""
     known = [*graph.inputs, *graph.constants(), *graph.outputs]
-    found = get_close_matches(name, known, 3) or graph.outputs[:3]
+    found = get_close_matches(name, known, 3, 0.5) or graph.outputs[:3]
     return f"there are {', '.join(found)}"

@@ -5,34 +5,21 @@
 A value that several nodes read gets the sum of what they give, in the order of the nodes.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from pitc.errors import ModelError
 from pitc.ir.graph import Graph, NodeView, NoRule
-from pitc.ir.nodes import node_name, output_names
+from pitc.ir.nodes import captures, node_name
 from pitc.passes.grad.adjoints import adjoint
-from pitc.passes.grad.site import Backward, Site
+from pitc.passes.grad.control import CONTROL
+from pitc.passes.grad.reach import reached_from
+from pitc.passes.grad.site import Backward, Place, Site
+from pitc.passes.rules.record import key_of
 
 HINT = "leave out of wrt what is only reached through it, or rewrite that part of the model"
-
-
-def differentiable(graph: Graph, name: str) -> bool:
-    """True for a value of floats."""
-    dtype = graph[name].dtype
-    return dtype is not None and (dtype.kind == "f" or dtype.name == "bfloat16")
-
-
-def reached_from(graph: Graph, names: Iterable[str]) -> set[str]:
-    """The values that some are computed with, by way of floats only."""
-    found = {name for name in names if differentiable(graph, name)}
-    for node in graph.nodes:
-        operands = {x.name or "" for x in node.inputs if x is not None}
-        if operands & found:
-            found.update(o for o in output_names(node) if differentiable(graph, o))
-    return found
 
 
 def gradients(
@@ -66,24 +53,36 @@ def gradients(
         wanted = tuple(
             i for i, x in enumerate(node.inputs) if x is not None and (x.name or "") in needed
         )
-        if not wanted or all(g is None for g in results):
+        inside = tuple(name for name in dict.fromkeys(captures(node)) if name in needed)
+        if not (wanted or inside) or all(g is None for g in results):
             continue
-        for i, g in _adjoint(Site(NodeView(graph, node), build, results, wanted)).items():
-            value = node.inputs[i]
-            assert value is not None
-            parts.setdefault(value.name or "", []).append(g)
+        site = Site(NodeView(graph, node), build, results, wanted, inside, gradients)
+        for place, g in _adjoint(site).items():
+            parts.setdefault(_name(node, place), []).append(g)
     sums = {name: total(name) for name in wrt}
     return {name: g for name, g in sums.items() if g is not None}
 
 
-def _adjoint(site: Site) -> dict[int, ir.Value]:
-    """The gradients of a node's operands, the last one first, as they are collected."""
+def _name(node: ir.Node, place: Place) -> str:
+    """The value that a gradient is of."""
+    value = node.inputs[place] if isinstance(place, int) else None
+    return str(place) if value is None else value.name or ""
+
+
+def _adjoint(site: Site) -> dict[Place, ir.Value]:
+    """The gradients of what a node reads, the last one first, as they are collected."""
+    control = CONTROL.get(key_of(site.view.node))
+    found: dict[Place, ir.Value] = {}
     try:
-        found = adjoint(site)
+        pairs = adjoint(site).items() if control is None else control(site).items()
+        for place, g in pairs:
+            found[place] = g
     except NoRule as why:
         name, op = node_name(site.view.node), site.view.op
         raise ModelError(f"no gradient of {op}: {why}", node=name, hint=HINT) from None
-    return {i: found[i] for i in sorted(found, reverse=True)}
+    order: list[Place] = sorted(place for place in found if isinstance(place, int))
+    order += [place for place in found if isinstance(place, str)]
+    return {place: found[place] for place in reversed(order)}
 
 
 def ones_like(build: Backward, x: ir.Value, dtype: np.dtype) -> ir.Value:

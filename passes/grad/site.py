@@ -1,6 +1,6 @@
 """What an adjoint is given: one node, and the gradients of its results."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,9 @@ from pitc.ir.build import NodeBuilder
 from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph, NodeView, NoRule
 from pitc.ir.index import dim_index
+from pitc.ir.nodes import bodies
 from pitc.ir.since import Since
+from pitc.passes.control.bodies import captured
 
 PREFIX = "grad"
 
@@ -111,6 +113,12 @@ class Backward(NodeBuilder):
         return whole
 
 
+#: What a gradient is of: an operand by its place, a value that a body captures by its name.
+Place = int | str
+#: From a derived graph, what takes nodes, gradients of values and names: the gradients of those.
+Engine = Callable[[Graph, Backward, Mapping[str, ir.Value], Collection[str]], dict[str, ir.Value]]
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """A node of which the gradients of operands are asked for.
@@ -120,12 +128,16 @@ class Site:
         build: Takes the nodes that compute them.
         gradients: Of each result; None for one that the loss does not depend on.
         wanted: The operands, by their places.
+        captured: What its bodies capture of which gradients are asked for, by name.
+        engine: Takes gradients of the bodies.
     """
 
     view: NodeView
     build: Backward
     gradients: tuple[ir.Value | None, ...]
     wanted: tuple[int, ...]
+    captured: tuple[str, ...]
+    engine: Engine
 
     @property
     def expr(self) -> TensorExpr:
@@ -168,6 +180,11 @@ class Site:
         if not value.name:
             value.name = self.build.unique(f"{self.view.title}.{k}")
         return value
+
+    def outer(self, name: str) -> ir.Value:
+        """A value that some body of the node captures."""
+        inner = (x for body in bodies(self.view.node) for x in captured(body))
+        return next(value for _, _, value in inner if value.name == name)
 
     @property
     def g(self) -> ir.Value:

@@ -15,7 +15,7 @@ from pitc.ir.region import Region, union
 from pitc.passes.rules import conditions
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import bare, inside, over_lines, positional, static
-from pitc.passes.rules.record import Items, Operator, Zeros, always
+from pitc.passes.rules.record import Adjoint, Items, Operator, Zeros, always
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 EXACT = 1 << 24  # up to here floats count without gaps
@@ -30,6 +30,7 @@ class Window:
         strides: Steps of the output.
         dilations: Steps of the window.
         pads: Places before the first one.
+        after: Places behind the last one.
         shape: Spatial extents of the output.
     """
 
@@ -37,6 +38,7 @@ class Window:
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     pads: tuple[int, ...]
+    after: tuple[int, ...]
     shape: Shape
 
 
@@ -76,7 +78,7 @@ def window_of(view: NodeView, image: Shape, kernel: Shape) -> Window:
             padded, spans, strides, image, pads, strict=False
         )
     )
-    return Window(kernel, strides, dilations, tuple(pads[:n]), shape)
+    return Window(kernel, strides, dilations, tuple(pads[:n]), tuple(pads[n:]), shape)
 
 
 def _count(view: NodeView, room: Poly, stride: int, end: Poly) -> Poly:
@@ -124,7 +126,11 @@ def _cuts_off(view: NodeView) -> bool:
     return view.attr("activation") == "Relu" or (view.attr("activation") == "Clip" and low == 0)
 
 
-@rule("Conv", assumes=(Assumes.FITTING_SIZES,), has=Operator(items=Items.ANY))
+@rule(
+    "Conv",
+    assumes=(Assumes.FITTING_SIZES,),
+    has=Operator(items=Items.ANY, adjoint=Adjoint.CONVOLVED),
+)
 @rule(
     "FusedConv",
     domain=MICROSOFT,
@@ -174,7 +180,11 @@ def qlinear_conv(view: NodeView) -> list[TensorExpr]:
     return [replace(expr, reads=tuple(reads))]
 
 
-@rule("LRN", assumes=(), has=Operator(finite=conditions.local_norm, items=Items.ANY))
+@rule(
+    "LRN",
+    assumes=(),
+    has=Operator(finite=conditions.local_norm, items=Items.ANY, adjoint=Adjoint.LOCAL_NORM),
+)
 def local_response(view: NodeView) -> list[TensorExpr]:
     """A point is divided by a function of the squares of the channels around its own."""
     shape = view.shape(0)
@@ -218,7 +228,7 @@ def _convolution(view: NodeView, w: int, bias: int | None, combine: Combine) -> 
 @rule(
     "ConvTranspose",
     assumes=(Assumes.FITTING_SIZES,),
-    has=Operator(finite=always, items=Items.ANY),
+    has=Operator(finite=always, items=Items.ANY, adjoint=Adjoint.CONVOLVED_BACK),
 )
 def conv_transpose(view: NodeView) -> list[TensorExpr]:
     """Transposed convolution: every place of an image channel counts as read, with its position."""
@@ -276,7 +286,11 @@ POOLS = {
 
 
 @rule(
-    "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", assumes=(), has=Operator(items=Items.ANY)
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "GlobalLpPool",
+    assumes=(),
+    has=Operator(items=Items.ANY, adjoint=Adjoint.POOLED_WHOLE),
 )
 def global_pool(view: NodeView) -> list[TensorExpr]:
     """One number per image and channel."""
@@ -289,7 +303,7 @@ def global_pool(view: NodeView) -> list[TensorExpr]:
     "LpPool",
     "MaxPool",
     assumes=(),
-    has=Operator(items=Items.ANY),
+    has=Operator(items=Items.ANY, adjoint=Adjoint.POOLED),
 )
 def pool(view: NodeView) -> list[TensorExpr]:
     """A window without weights; MaxPool's second output holds positions in the whole tensor."""
@@ -306,7 +320,11 @@ def pool(view: NodeView) -> list[TensorExpr]:
     return [values, positional(out, [read], kernel, range(len(out)))]
 
 
-@rule("Col2Im", assumes=(Assumes.KNOWN_ARGUMENTS,), has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "Col2Im",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=Operator(finite=always, items=Items.ANY, adjoint=Adjoint.COLUMNS),
+)
 def columns_to_image(view: NodeView) -> list[TensorExpr]:
     """Sums of overlapping blocks: a channel reads the columns of its own channel."""
     x = view.shape(0)

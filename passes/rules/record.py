@@ -161,6 +161,13 @@ class Adjoint(Enum):
     CHANNEL_NORM = "of a norm of each channel of all images"
     LP_NORM = "of a division by a length"
     DROPPED = "as the mask keeps elements"
+    CONVOLVED = "a window that slides the other way, or over the other operand"
+    CONVOLVED_BACK = "the same of a transposed convolution"
+    COLUMNS = "blocks of the image"
+    POOLED = "spread over the window that was pooled"
+    POOLED_WHOLE = "the same of whole images"
+    LOCAL_NORM = "of a norm of the channels around"
+    RESAMPLED = "by the matrix of each dimension"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import Poly, digit, dim_index, poly
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import dimension, move
-from pitc.passes.rules.record import Items, Operator, always
+from pitc.passes.rules.record import Adjoint, Items, Operator, always
 from pitc.passes.rules.registry import rule
 
 PLANES = 2  # leading dimensions (image, channel) that no mode mixes when they keep their size
@@ -45,7 +45,7 @@ def upsample(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Resize",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
-    has=Operator(finite=always, items=Items.ANY),
+    has=Operator(finite=always, items=Items.ANY, adjoint=Adjoint.RESAMPLED),
 )
 def resize(view: NodeView) -> list[TensorExpr]:
     """Scales or sizes as constant inputs, for all dimensions or for those in `axes`."""

@@ -5,7 +5,7 @@ analysis.
 """
 
 import copy
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,6 +83,8 @@ class Graph:
         carried: For each loop the shapes that its condition and its carried values keep; None where
             that is not sure.
         bodies: Bodies of loops as graphs of their own, with fill facts.
+        tell: Looks into the bodies of a node for shapes of its results, by their places; None where
+            nobody wants those.
         assumptions: Named assumptions, and the nodes that need them.
         many_parts: Bools of pairs that are made of many parts.
         steps: How digits pass nodes, found so far (`passes/exprs/coordinates.py`): as they do, and
@@ -112,6 +114,7 @@ class Graph:
         self.reached: set[tuple[Poly, Poly]] = set()
         self.carried: dict[ir.Node, list[Shape | None]] = {}
         self.bodies: dict[ir.Node, Graph] = {}
+        self.tell: Callable[[Graph, ir.Node], Mapping[int, Shape]] | None = None
         self.assumptions: dict[str, list[str]] = {}
         self.only_01: frozenset[str] = frozenset()
         self.many_parts: set[str] = set()

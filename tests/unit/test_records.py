@@ -70,6 +70,8 @@ SAFE: dict[str, Any] = {
     "packs": None,
     "items": Items.ALL,
     "kernels": (),
+    "derivative": None,
+    "adjoint": None,
 }
 SAFE_FUNCTION: dict[str, Any] = {
     "operands": None,
