@@ -13,14 +13,16 @@ each result is, so a scatter that adds brings its gradient back.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import NoRule
-from pitc.ir.index import ONE, ZERO, dim_index
+from pitc.ir.index import ONE, ZERO, Poly, dim_index
 from pitc.ir.nodes import attribute
 from pitc.passes.grad.site import Backward, Site, bare_axes
 from pitc.passes.rules.build import one_axis
@@ -32,6 +34,8 @@ SCATTERS = 16  # the first operator set whose scatters add
 def move(site: Site) -> dict[int, ir.Value]:
     """The gradients of the operands whose elements the results are."""
     packs, expr = operator_of(site.view).packs, site.expr
+    read = {r.operand for r in expr.reads}  # what has no elements is not
+    site = replace(site, wanted=tuple(i for i in site.wanted if i in read))
     if site.view.n_outputs > 1:
         return _parts(site)
     if packs is PackRule.RESHAPED:
@@ -49,14 +53,18 @@ def move(site: Site) -> dict[int, ir.Value]:
         site.only(0)
         index = expr.reads[0].index
         axes = bare_axes(expr, index)
-        ones = [e == ONE for e in site.view.shape(0)]  # of others a first place may be taken
-        if all(one or a is not None for one, a in zip(ones, axes, strict=True)):
+        if all(map(partial(_is_whole, expr), site.view.shape(0), axes)):
             return {0: _permuted(site, axes)}
         lines = [_line(site, d) for d in range(len(index))]
         known = [line for line in lines if line is not None]
         if packs is PackRule.ALONG_AXIS and len(known) == len(lines):
             return {0: _among_zeros(site, known)}
     return by_places(site)
+
+
+def _is_whole(expr: TensorExpr, extent: Poly, axis: int | None) -> bool:
+    """True for a dimension of which no place is left out: it has one, or is a whole axis."""
+    return extent == ONE if axis is None else extent == expr.extents[axis]
 
 
 def _parts(site: Site) -> dict[int, ir.Value]:
