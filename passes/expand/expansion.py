@@ -36,7 +36,7 @@ from pitc.passes.expand.rows import (
     group_norm,
     skip_layer_norm,
 )
-from pitc.passes.expand.standard import standard_attention
+from pitc.passes.expand.standard import function_body, standard_attention
 from pitc.passes.exprs.derive import derive
 from pitc.passes.rules.record import key_of
 from pitc.passes.rules.registry import MICROSOFT
@@ -128,7 +128,8 @@ def expand_nodes(model: ir.Model, found: Sequence[ir.Node]) -> int:
 
     Args:
         model: The model; it is changed in place.
-        found: Nodes of its main graph.
+        found: Nodes of its main graph; of an operator that is not in `EXPANSIONS` the schema's body
+            counts.
 
     Returns:
         How many nodes.
@@ -143,9 +144,10 @@ def expand_nodes(model: ir.Model, found: Sequence[ir.Node]) -> int:
         body = Body(NodeView(graph, node), names, shared)
         known = dict(shared.values)
         try:
-            if key_of(node) not in OF_ANY_FLOAT:
+            expand = EXPANSIONS.get(key_of(node), function_body)
+            if expand is not function_body and key_of(node) not in OF_ANY_FLOAT:
                 _check_type(body)
-            results = EXPANSIONS[key_of(node)](body)
+            results = expand(body)
         except NoRule as error:
             node.meta[WHOLE] = str(error)
             body.discard()

@@ -1,4 +1,4 @@
-"""The standard Attention operator is a function: its own body says what it consists of."""
+"""Standard operators that are functions: the body in their schema says what they consist of."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ MASKED = 2  # the mode in which that has the mask added
 
 
 def standard_attention(body: Body) -> list[ir.Value | None]:
-    """The schema's function body, made for the operands' types and shapes.
+    """The function body of Attention.
 
     Raises:
         NoRule: It has none, or ONNX Runtime's kernel answers otherwise.
@@ -26,7 +26,22 @@ def standard_attention(body: Body) -> list[ir.Value | None]:
         flags = view.has(MASK) and view.dtype(MASK) == np.bool_
         if flags or view.attr("is_causal", 0) or view.has(LENGTHS):
             raise NoRule("masked scores are -inf in the body, the lowest number in the kernel")
-    function = _function(body)
+    return function_body(body)
+
+
+def is_function(node: ir.Node, opset: int) -> bool:
+    """True for a standard operator whose schema has a body."""
+    schema: Any = schema_of(node.domain, node.op_type, opset)
+    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+
+
+def function_body(body: Body) -> list[ir.Value | None]:
+    """The schema's function body, made for the operands' types and shapes.
+
+    Raises:
+        NoRule: It has none.
+    """
+    view, function = body.view, _function(body)
     given = {i: body.input(i) for i in range(view.n_inputs) if view.has(i)}
     results = [x for k, x in enumerate(function.output[: view.n_outputs]) if view.out(k)]
     graph = onnx.helper.make_graph(
@@ -48,12 +63,15 @@ def _function(body: Body) -> onnx.FunctionProto:
     view = body.view
     schema: Any = onnx.defs.get_schema(view.op, view.opset, view.domain)
     versions = [v for v in schema.context_dependent_function_opset_versions if v <= view.opset]
-    types = [_type(body, i).SerializeToString() for i in range(view.n_inputs)]
-    call = ir.to_proto(view.node).SerializeToString()
     text = b""
     if versions:
+        types = [_type(body, i).SerializeToString() for i in range(view.n_inputs)]
+        call = ir.to_proto(view.node).SerializeToString()
         make = schema.get_context_dependent_function_with_opset_version
         text = make(max(versions), call, types)
+    elif versions := [v for v in schema.function_opset_versions if v <= view.opset]:
+        text = schema.get_function_with_opset_version(max(versions))
+        text = text if isinstance(text, bytes) else text.SerializeToString()
     function: onnx.FunctionProto = onnx.FunctionProto.FromString(text)
     if not function.node:
         raise NoRule("the operator has no function body for these operands")
@@ -61,7 +79,24 @@ def _function(body: Body) -> onnx.FunctionProto:
         found = [schema_of(x.domain, x.op_type, v) for v in (max(versions), view.opset)]
         if None in found or len({f.since_version for f in found if f is not None}) > 1:
             raise NoRule(f"{x.op_type} of its function is another one in set {view.opset}")
+        _resolve(x, ir.to_proto(view.node), schema)
     return function
+
+
+def _resolve(node: onnx.NodeProto, call: onnx.NodeProto, schema: Any) -> None:
+    """Put the attributes of a call, or their defaults, where a function's node refers to them."""
+    given = {a.name: a for a in call.attribute}
+    for attribute in list(node.attribute):
+        name = attribute.ref_attr_name
+        if not name:
+            continue
+        found = given.get(name, schema.attributes[name].default_value)
+        own = attribute.name
+        node.attribute.remove(attribute)
+        if found.name or found.type:
+            kept = node.attribute.add()
+            kept.CopyFrom(found)
+            kept.name = own
 
 
 def _type(body: Body, i: int) -> onnx.TypeProto:

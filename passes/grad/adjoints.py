@@ -25,15 +25,13 @@ from pitc.passes.grad import (
     windows,
 )
 from pitc.passes.grad.site import Site
-from pitc.passes.rules.record import Adjoint, operator_of
+from pitc.passes.rules.record import Adjoint, PackRule, operator_of
 
 #: Gives the gradients of the wanted operands, by their places; those that are 0 are left out.
 Rule = Callable[[Site], Mapping[int, ir.Value]]
 
-BY_COMBINE: Mapping[Combine, Rule] = {
-    Combine.MAP: maps.elementwise,
-    Combine.MOVE: moves.move,
-}
+MOVED = (PackRule.RESHAPED, PackRule.REPEATED, PackRule.TRANSPOSED)
+"""Of such an operator the node itself tells where elements go, where its expression does not."""
 
 BY_RECORD: Mapping[Adjoint, Rule] = {
     Adjoint.PRODUCT: products.product,
@@ -63,9 +61,8 @@ BY_RECORD: Mapping[Adjoint, Rule] = {
 def has_adjoint(graph: Graph, node: ir.Node) -> bool:
     """True for a node whose record and expression say how its gradients follow."""
     record, expr = operator_of(node), graph[first_output(node)].expr
-    if record.adjoint is not None or record.derivative is not None or expr is None:
-        return record.adjoint is not None or record.derivative is not None
-    return expr.combine is Combine.MOVE
+    moves = record.packs in MOVED if expr is None else expr.combine is Combine.MOVE
+    return moves or record.adjoint is not None or record.derivative is not None
 
 
 def adjoint(site: Site) -> Mapping[int, ir.Value]:
@@ -87,7 +84,9 @@ def adjoint(site: Site) -> Mapping[int, ir.Value]:
         raise NoRule(
             f"operator {site.view.domain or 'ai.onnx'}::{site.view.op} has no derivative here"
         )
-    rule = BY_COMBINE.get(site.expr.combine)
-    if rule is None:
-        raise NoRule("it has no derivative here")
-    return rule(site)
+    expr = site.view.graph[site.view.out()].expr
+    if record.derivative is not None:
+        return maps.elementwise(site)
+    if record.packs in MOVED if expr is None else expr.combine is Combine.MOVE:
+        return moves.move(site)
+    raise NoRule("it has no derivative here")

@@ -21,7 +21,8 @@ def elementwise(site: Site) -> dict[int, ir.Value]:
     """The gradients of the wanted operands, by their places; those that are 0 are left out."""
     view, expr, record = site.view, site.expr, operator_of(site.view)
     if record.converts:
-        site.only(0)
+        if 0 not in site.wanted:  # the other operand only tells the type
+            return {}
         return {0: site.build.cast(site.g, view.dtype(0))}
     if record.derivative is None:
         raise NoRule("it has no derivative here")

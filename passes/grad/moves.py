@@ -33,14 +33,17 @@ SCATTERS = 16  # the first operator set whose scatters add
 
 def move(site: Site) -> dict[int, ir.Value]:
     """The gradients of the operands whose elements the results are."""
-    packs, expr = operator_of(site.view).packs, site.expr
+    packs = operator_of(site.view).packs
+    if packs is PackRule.RESHAPED:
+        site.only(0)
+        return {0: site.build.reshape_like(site.g, site.x())}
+    expr = site.view.graph[site.view.out()].expr
+    if expr is None:
+        return by_places(site)
     read = {r.operand for r in expr.reads}  # what has no elements is not
     site = replace(site, wanted=tuple(i for i in site.wanted if i in read))
     if site.view.n_outputs > 1:
         return _parts(site)
-    if packs is PackRule.RESHAPED:
-        site.only(0)
-        return {0: site.build.reshape_like(site.g, site.x())}
     if packs is PackRule.LOOK_UP:
         site.only(0)
         return {0: _look_up(site)}

@@ -13,6 +13,7 @@ from pitc.ir.index import Poly
 from pitc.ir.nodes import EXPANDED, bodies
 from pitc.passes.control.bodies import declared, model_of
 from pitc.passes.expand.expansion import EXPANSIONS, expand_nodes
+from pitc.passes.expand.standard import is_function
 from pitc.passes.exprs.derive import derive
 from pitc.passes.grad.adjoints import has_adjoint
 from pitc.passes.grad.faces import FACES, Face
@@ -26,20 +27,35 @@ def opened(model: ir.Model, names: Names | None = None) -> Graph:
         model: The model; it is changed in place.
         names: Names around it, of which new values must have none; none for a whole model.
     """
-    graph = _derived(model)
-    fused = [n for n in graph.nodes if key_of(n) in EXPANSIONS and not has_adjoint(graph, n)]
     before = names_of(model.graph).values
-    if not expand_nodes(model, fused):
-        return graph
+    while True:  # a body may have fused nodes of its own
+        graph = _derived(model)
+        fused = [n for n in graph.nodes if _has_parts(n, graph.opset) and not has_adjoint(graph, n)]
+        if not expand_nodes(model, fused):
+            return graph
+        _let_go(model)
+        if names is not None:
+            _rename(model, names, before)
+
+
+def _has_parts(node: ir.Node, opset: int) -> bool:
+    return key_of(node) in EXPANSIONS or is_function(node, opset)
+
+
+def _let_go(model: ir.Model) -> None:
+    """Forget the fused nodes: they do not come back."""
     for expansion in model.meta.pop(EXPANDED):
         for holder in (s.holder for s in expansion.sources if s.holder is not None):
             holder.replace_input_with(0, None)
-    if names is not None:
-        made = [o for node in model.graph for o in node.outputs]
-        for value in (*made, *model.graph.initializers.values()):
-            if value.name and value.name not in before:
-                value.name = names.value(value.name)
-    return _derived(model)
+
+
+def _rename(model: ir.Model, names: Names, before: set[str]) -> None:
+    """Give new values names that nothing around has."""
+    made = [o for node in model.graph for o in node.outputs]
+    for value in (*made, *model.graph.initializers.values()):
+        if value.name and value.name not in before:
+            value.name = names.value(value.name)
+            before.add(value.name)
 
 
 def _derived(model: ir.Model) -> Graph:

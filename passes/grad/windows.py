@@ -8,13 +8,13 @@
 Of a transposed convolution the image and the places change parts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from pitc.ir.expr import Shape
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import Poly
+from pitc.ir.index import Poly, nonneg
 from pitc.passes.grad.site import Backward, Site
 from pitc.passes.rules.convolution import window_of
 
@@ -93,12 +93,22 @@ def convolved(site: Site) -> dict[int, ir.Value]:
 
 
 def convolved_back(site: Site) -> dict[int, ir.Value]:
-    """The gradients of places, filters and bias of a transposed convolution."""
+    """The gradients of places, filters and bias of a transposed convolution.
+
+    Where there may be no place, one of zeros is added: a convolution has at least one, and ONNX
+    Runtime never returns from one with an empty kernel.
+    """
     site.only(0, 1, 2)
-    build, g, slide = site.build, site.g, _back_slide(site.view)
+    build, g, x, slide = site.build, site.g, site.x(), _back_slide(site.view)
+    more = [int(not nonneg(size - 1)) for size in site.view.shape(0)[IMAGE:]]
+    if any(more):
+        steps = [m * s for m, s in zip(more, slide.strides, strict=True)]
+        after = tuple(n + s for n, s in zip(slide.after, steps, strict=True))
+        over = tuple(None if n is None else n + s for n, s in zip(slide.over, steps, strict=True))
+        slide = replace(slide, after=after, over=over)
     found = {}
     if 0 in site.wanted:
-        found[0] = build.op(
+        places = build.op(
             "Conv",
             [g, site.x(1)],
             strides=list(slide.strides),
@@ -106,8 +116,12 @@ def convolved_back(site: Site) -> dict[int, ir.Value]:
             pads=[*slide.before, *slide.after],
             group=slide.groups,
         )
+        ends = [build.ints(*[0] * len(more)), build.sizes(x, slide.axes), build.ints(*slide.axes)]
+        found[0] = build.op("Slice", [places, *ends]) if any(more) else places
     if 1 in site.wanted:
-        found[1] = _filters(site, slide, g, site.y(), site.x())
+        pads = build.ints(*[0] * (2 * IMAGE + len(more)), *more)
+        places = build.op("Pad", [x, pads]) if any(more) else x
+        found[1] = _filters(site, slide, g, site.y(), places)
     if 2 in site.wanted:
         found[2] = _bias(site)
     return found

@@ -148,6 +148,15 @@ def test_no_images_have_no_part_in_filters(op: str, group: int) -> None:
     assert not dw.any()
 
 
+def test_places_that_there_are_none_of() -> None:
+    """ONNX Runtime runs a transposed convolution of none, and never ends one by none."""
+    node = Node("ConvTranspose", [f(2, 3, 0), f(3, 4, 3)], symbolic=True)
+    dx, dw = node.gradients(like(node.result()), 0, 1)
+    assert dx.shape == (2, 3, 0)
+    assert dw.shape == (3, 4, 3)
+    assert not dw.any()
+
+
 def test_half_floats() -> None:
     x, w = f(2, 3, 7), f(4, 3, 3)
     small = Node("Conv", [x.astype(np.float16), w.astype(np.float16)], {"strides": [2]})
