@@ -31,8 +31,10 @@ def standard_attention(body: Body) -> list[ir.Value | None]:
 
 def is_function(node: ir.Node, opset: int) -> bool:
     """True for a standard operator whose schema has a body."""
-    schema: Any = schema_of(node.domain, node.op_type, opset)
-    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+    if node.domain or not onnx.defs.has(node.op_type):
+        return False
+    schema: Any = onnx.defs.get_schema(node.op_type, opset)
+    return bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def function_body(body: Body) -> list[ir.Value | None]:
@@ -77,10 +79,23 @@ def _function(body: Body) -> onnx.FunctionProto:
         raise NoRule("the operator has no function body for these operands")
     for x in function.node:
         found = [schema_of(x.domain, x.op_type, v) for v in (max(versions), view.opset)]
-        if None in found or len({f.since_version for f in found if f is not None}) > 1:
+        if not _are_same(*found):
             raise NoRule(f"{x.op_type} of its function is another one in set {view.opset}")
         _resolve(x, ir.to_proto(view.node), schema)
     return function
+
+
+def _are_same(first: Any, second: Any) -> bool:
+    """True for schemas of one meaning: the newer one has at most more types."""
+    if first is None or second is None:
+        return False
+    if first.since_version == second.since_version:
+        return True
+    told = [
+        (s.doc, sorted(s.attributes), [x.name for x in s.inputs], [x.name for x in s.outputs])
+        for s in (first, second)
+    ]
+    return told[0] == told[1]
 
 
 def _resolve(node: onnx.NodeProto, call: onnx.NodeProto, schema: Any) -> None:

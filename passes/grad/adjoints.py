@@ -61,8 +61,9 @@ BY_RECORD: Mapping[Adjoint, Rule] = {
 def has_adjoint(graph: Graph, node: ir.Node) -> bool:
     """True for a node whose record and expression say how its gradients follow."""
     record, expr = operator_of(node), graph[first_output(node)].expr
-    moves = record.packs in MOVED if expr is None else expr.combine is Combine.MOVE
-    return moves or record.adjoint is not None or record.derivative is not None
+    moved = record.packs in MOVED if expr is None else expr.combine is Combine.MOVE
+    known = record.adjoint is not None or record.derivative is not None
+    return moved or known or record.converts
 
 
 def adjoint(site: Site) -> Mapping[int, ir.Value]:
@@ -85,7 +86,7 @@ def adjoint(site: Site) -> Mapping[int, ir.Value]:
             f"operator {site.view.domain or 'ai.onnx'}::{site.view.op} has no derivative here"
         )
     expr = site.view.graph[site.view.out()].expr
-    if record.derivative is not None:
+    if record.derivative is not None or record.converts:
         return maps.elementwise(site)
     if record.packs in MOVED if expr is None else expr.combine is Combine.MOVE:
         return moves.move(site)

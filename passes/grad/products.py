@@ -93,10 +93,10 @@ def _gradient(site: Site, read: Read, whole: Factor, others: list[Factor]) -> ir
         kept = dict.fromkeys(a for a in (*found.axes, *other.axes) if a in later)
         found = contracted(build, found, other, tuple(kept) if others[k + 1 :] else out)
     g = found.value if others else contracted(build, whole, None, out).value
+    # a dimension of extent 1 was dropped; an axis that only this operand has was summed over: each
+    # place of it has the same gradient
+    places = [k for k, a in enumerate(axes) if a is None or a not in known]
+    g = build.unsqueeze(g, *places)
     if None in read.index:
         return summed_where_1(build, g, len(axes), x)
-    if out == wanted and None not in axes:
-        return g
-    # axes that only this operand has were summed over: each place of them has the same gradient
-    places = [k for k, a in enumerate(axes) if a is None or a not in known]
-    return build.expand_like(build.unsqueeze(g, *places), x)
+    return build.expand_like(g, x) if out != wanted else g

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable
 
+import onnx_ir as ir
+
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import captures, input_names, output_names
+from pitc.passes.rules.record import operator_of
 
 
 def differentiable(graph: Graph, name: str) -> bool:
@@ -20,9 +23,17 @@ def reached_from(graph: Graph, names: Iterable[str]) -> set[str]:
     """
     found = {name for name in names if _may_hold_floats(graph, name)}
     for node in graph.nodes:
-        if found.intersection((*input_names(node), *captures(node))):
+        if found.intersection((*_read(node), *captures(node))):
             found.update(name for name in output_names(node) if _may_hold_floats(graph, name))
     return found
+
+
+def _read(node: ir.Node) -> list[str]:
+    """Operands whose elements a node looks at: not those that tell a type or sizes only."""
+    record, names = operator_of(node), input_names(node)
+    if record.reads_no_element:
+        return []
+    return names[:1] if record.converts else names
 
 
 def _may_hold_floats(graph: Graph, name: str) -> bool:
