@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Reducer
 from pitc.ir.graph import NoRule
-from pitc.ir.index import poly
+from pitc.ir.index import UNDECLARED, poly
 from pitc.ir.nodes import attribute
 from pitc.passes.grad.blocks import folded
 from pitc.passes.grad.moves import SCATTERS, move
@@ -26,6 +26,10 @@ from pitc.passes.grad.windows import IMAGE, Slide, slide_of, spread
 def pooled(site: Site) -> dict[int, ir.Value]:
     """The gradient of the operand of a pool with a window."""
     site.only(0)
+    unknown = any(UNDECLARED in str(e) for e in site.expr.shape[IMAGE:])
+    apart = any(s > span for s, span in zip(_slide(site).strides, _spans(site), strict=True))
+    if unknown and apart and site.view.attr("ceil_mode", 0):  # there kernels read anything
+        raise NoRule("windows may lie behind the image")
     match site.expr.reducer:
         case Reducer.POOLED:
             return {0: _to_largest(site)}
@@ -56,6 +60,12 @@ def _slide(site: Site) -> Slide:
     return slide_of(site.view, site.view.shape(0)[IMAGE:], tuple(map(poly, _kernel(site))))
 
 
+def _spans(site: Site) -> list[int]:
+    """How many places the window spans in each dimension."""
+    pairs = zip(_kernel(site), _slide(site).dilations, strict=True)
+    return [(k - 1) * d + 1 for k, d in pairs]
+
+
 def _window(site: Site, number: float) -> ir.Value:
     """A window of one number."""
     return site.build.constant(np.full((1, 1, *_kernel(site)), number, site.dtype))
@@ -74,8 +84,7 @@ def _spread(site: Site, g: ir.Value, window: ir.Value) -> ir.Value:
 def _to_largest(site: Site) -> ir.Value:
     """To the places of the largest elements, of which the node itself tells the first."""
     build, slide = site.build, _slide(site)
-    spans = [(k - 1) * d + 1 for k, d in zip(_kernel(site), slide.dilations, strict=True)]
-    apart = all(s >= span for s, span in zip(slide.strides, spans, strict=True))
+    apart = all(s >= span for s, span in zip(slide.strides, _spans(site), strict=True))
     if build.opset < SCATTERS and not apart:
         text = f"windows overlap, and no scatter of operator set {build.opset} adds"
         raise NoRule(f"{text}; {SCATTERS} has one")
