@@ -295,7 +295,7 @@ def _training(case: TrainingCase, path: Path) -> Workload:
     batch["labels"] = np.where(batch[MASK] == 1, labels, -100)
     found = _padded(case, path, case.config, (batch,))
     # each product has two more on the backward way
-    dense, useful = (x and Cost(3 * x.flops, 3 * x.bytes) for x in (found.dense, found.useful))
+    dense, useful = (x and Cost(3 * x.flops, 3 * x.read_bytes) for x in (found.dense, found.useful))
     return replace(found, dense=dense, useful=useful, bert=case.config)
 
 
