@@ -32,8 +32,9 @@ class Trainer:
     """
 
     def __init__(self, compiled: CompiledModel | Any, *, threads: int | None = None) -> None:
-        is_compiled = isinstance(compiled, CompiledModel)
-        self._session = compiled.session(threads=threads) if is_compiled else compiled
+        self._session: Any = compiled
+        if isinstance(compiled, CompiledModel):
+            self._session = compiled.session(threads=threads)
         kept = self._session.get_modelmeta().custom_metadata_map.get(STATE)
         if kept is None:
             raise UsageError("the model is no training step", hint="pitc.train_step makes one")
@@ -107,7 +108,7 @@ class Trainer:
             raise UsageError(f"'{lacking[0]}' is the model's own before the first step")
         check_file(file, (".npz",), "checkpoint")
         with new_file(file) as scratch, scratch.open("wb") as stream:
-            np.savez(stream, **self.get())
+            np.savez(stream, allow_pickle=False, **self.get())
 
     def load(self, path: str | Path) -> None:
         """Go on from a file of `save`.

@@ -29,8 +29,9 @@ def in_float64(sample: Sample) -> Sample:
     def wide(operand: Any) -> Any:
         if isinstance(operand, Const):
             return Const(wide(operand.value))
-        is_float = operand is not None and operand.dtype == np.float32
-        return operand.astype(np.float64) if is_float else operand
+        if operand is None or operand.dtype != np.float32:
+            return operand
+        return operand.astype(np.float64)
 
     return replace(sample, operands=tuple(map(wide, sample.operands)))
 

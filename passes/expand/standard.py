@@ -105,13 +105,13 @@ def _resolve(node: onnx.NodeProto, call: onnx.NodeProto, schema: Any) -> None:
         name = attribute.ref_attr_name
         if not name:
             continue
-        found = given.get(name, schema.attributes[name].default_value)
-        own = attribute.name
+        default: onnx.AttributeProto = schema.attributes[name].default_value
+        found, inner = given.get(name) or default, attribute.name
         node.attribute.remove(attribute)
         if found.name or found.type:
             kept = node.attribute.add()
             kept.CopyFrom(found)
-            kept.name = own
+            kept.name = inner
 
 
 def _type(body: Body, i: int) -> onnx.TypeProto:

@@ -494,7 +494,7 @@ def _same_updates(view: NodeView, expr: TensorExpr) -> list[FillFact]:
 
 def _adds_nothing(c: Constant, update: Constant) -> bool:
     """True for 0 to which 0 is added, of either sign; -0.0 would become 0.0 by it."""
-    return is_zero(c) and is_zero(update) and copysign(1, c) > 0
+    return is_number(c) and is_zero(c) and is_zero(update) and copysign(1, c) > 0
 
 
 def _not_written(view: NodeView, expr: TensorExpr) -> list[FillFact]:

@@ -114,6 +114,8 @@ def from_all_rows(
 ) -> ir.Value:
     """The value of that name from its rows: `all_rows`, backwards."""
     shape, order = graph[name].shape or (), rows_first(codes)
+    if list(codes) == ["c0", *["r"] * (len(codes) - 1)]:  # they are the value: no copy of it
+        return rows
     sizes = build.concat([build.size(shape[d]) for d in order])
     out = build.op("Reshape", [rows, sizes], allowzero=1)
     if order != sorted(order):

@@ -89,20 +89,11 @@ def _exported(
     loss: Callable[[Any], Any],
     opset: int,
 ) -> "ir.Model":
-    from torch._decomp import (  # pyright: ignore[reportMissingImports]
-        core_aten_decompositions,
-        get_decompositions,
-    )
-    from torch.fx.experimental.proxy_tensor import (  # pyright: ignore[reportMissingImports]
-        make_fx,
-    )
-    from torch.nn.attention import (  # pyright: ignore[reportMissingImports]
-        SDPBackend,
-        sdpa_kernel,
-    )
-
-    table = core_aten_decompositions()
-    table.update(get_decompositions([getattr(torch.ops.aten, name) for name in _DECOMPOSED]))
+    decompositions, attention = installed("torch._decomp"), installed("torch.nn.attention")
+    make_fx = installed("torch.fx.experimental.proxy_tensor").make_fx
+    table = decompositions.core_aten_decompositions()
+    decomposed = [getattr(torch.ops.aten, name) for name in _DECOMPOSED]
+    table.update(decompositions.get_decompositions(decomposed))
     names, places = [name for name, _ in trained], list(inputs)
 
     def step(parameters: Any, *given: Any) -> Any:
@@ -112,7 +103,7 @@ def _exported(
         found = torch.autograd.grad(total, parameters, allow_unused=True, materialize_grads=True)
         return (total, *found)
 
-    class Step(torch.nn.Module):  # type: ignore[misc, name-defined]
+    class Step(torch.nn.Module):  # type: ignore[misc]
         """Traced inside of `forward`, so that torch.export gives dimensions their symbols."""
 
         def forward(self, parameters: Any, given: Any) -> Any:
@@ -121,7 +112,7 @@ def _exported(
 
     values = tuple(p.detach().clone() for _, p in trained)
     shapes = (tuple(None for _ in values), tuple(dynamic_shapes.get(name) for name in places))
-    with sdpa_kernel(SDPBackend.MATH):  # other kernels' backward has no ONNX
+    with attention.sdpa_kernel(attention.SDPBackend.MATH):  # other kernels' backward has no ONNX
         program = torch.export.export(
             Step(), (values, tuple(inputs.values())), dynamic_shapes=shapes
         )

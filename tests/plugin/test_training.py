@@ -321,7 +321,7 @@ def test_other_losses(kind: str, masked: bool) -> None:
     session = ort.InferenceSession(made.SerializeToString(), options)
 
     def value(b2: Any) -> tuple[float, Any]:
-        total, g = session.run(None, {**feeds, "b2": b2})
+        total, g = map(np.asarray, session.run(None, {**feeds, "b2": b2}))
         return float(total), g
 
     start = rng.normal(size=4).astype(dtype)
