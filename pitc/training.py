@@ -133,7 +133,8 @@ def train_step(
         UsageError: A name, type or number does not fit, or the output exists.
         ModelError: As of `gradient`.
     """
-    from pitc.passes.grad.train import Training, add_training
+    from pitc.passes.grad.step import Training
+    from pitc.passes.grad.train import add_training
 
     training = Training(
         optimizer, learning_rate, decay, no_decay, clip, loss_scale, masks, settings

@@ -15,8 +15,8 @@ from pitc.errors import ModelError
 from pitc.importer.load import load_model
 from pitc.ir.graph import Graph
 from pitc.passes.exprs.derive import derive
+from pitc.passes.grad.backward import Backward
 from pitc.passes.grad.reverse import gradients
-from pitc.passes.grad.site import Backward
 from tests.gradient_check import gradient_model
 
 Array = Any

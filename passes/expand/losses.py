@@ -47,16 +47,28 @@ def _loss(body: Body, chances: ir.Value) -> ir.Value:
     mode = str(view.attr("reduction", "mean"))
     if mode == "none":
         return loss
-    total = body.op("ReduceSum", loss, keepdims=0)
     if mode == "sum":
-        return total
+        return body.op("ReduceSum", loss, keepdims=0)
+    return _mean(body, loss, weight, body.op("Size", labels))
+
+
+def _mean(body: Body, loss: ir.Value, weight: ir.Value | None, count: ir.Value) -> ir.Value:
+    """The sum over that of the weights; half floats in single ones, as both sums may be large."""
+    dtype = body.view.dtype(0)
+    wide = np.promote_types(dtype, np.float32)
+    kind = ir.DataType.from_numpy(wide)
+    if wide != dtype:
+        loss = body.op("Cast", loss, to=kind)
+        weight = None if weight is None else body.op("Cast", weight, to=kind)
+    total = body.op("ReduceSum", loss, keepdims=0)
     if weight is None:
-        weight = body.op("Cast", body.op("Size", labels), to=ir.DataType.from_numpy(dtype))
+        whole = body.op("Cast", count, to=kind)
     else:
-        weight = body.op("ReduceSum", weight, keepdims=0)
-    if view.has(2):  # any numbers, so their sum may be 0 in other ways, too
-        return body.op("Div", total, weight)
-    # the gradient is finite by construction: of no label it is 0, and the mean NaN
-    none = body.op("Equal", weight, zero)
-    nan = body.constant(np.asarray(np.nan, dtype))
-    return body.op("Where", none, nan, body.op("Div", total, body.op("Max", weight, one)))
+        whole = body.op("ReduceSum", weight, keepdims=0)
+    if body.view.has(2):  # any numbers, so their sum may be 0 in other ways, too
+        mean = body.op("Div", total, whole)
+    else:  # the gradient is finite by construction: of no label it is 0, and the mean NaN
+        zero, one, nan = (body.constant(np.asarray(n, wide)) for n in (0, 1, np.nan))
+        mean = body.op("Div", total, body.op("Max", whole, one))
+        mean = body.op("Where", body.op("Equal", whole, zero), nan, mean)
+    return body.op("Cast", mean, to=ir.DataType.from_numpy(dtype)) if wide != dtype else mean

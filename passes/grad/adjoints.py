@@ -14,7 +14,6 @@ from pitc.ir.graph import Graph, NoRule
 from pitc.ir.nodes import first_output
 from pitc.passes.grad import (
     blocks,
-    dropout,
     maps,
     moves,
     normalisers,
@@ -22,6 +21,7 @@ from pitc.passes.grad import (
     products,
     reductions,
     resample,
+    scatters,
     windows,
 )
 from pitc.passes.grad.site import Site
@@ -36,18 +36,18 @@ MOVED = (PackRule.RESHAPED, PackRule.REPEATED, PackRule.TRANSPOSED)
 BY_RECORD: Mapping[Adjoint, Rule] = {
     Adjoint.PRODUCT: products.product,
     Adjoint.SOFTMAX: normalisers.softmax,
-    Adjoint.MOVED: moves.by_places,
-    Adjoint.ELEMENTS: moves.by_elements,
+    Adjoint.MOVED: scatters.by_places,
+    Adjoint.ELEMENTS: scatters.by_elements,
     Adjoint.CUMULATED: moves.cumulated,
-    Adjoint.SCATTERED_ELEMENTS: partial(moves.scattered, look="GatherElements"),
-    Adjoint.SCATTERED_SLICES: partial(moves.scattered, look="GatherND"),
+    Adjoint.SCATTERED_ELEMENTS: partial(scatters.scattered, look="GatherElements"),
+    Adjoint.SCATTERED_SLICES: partial(scatters.scattered, look="GatherND"),
     Adjoint.REDUCED: reductions.reduced,
     Adjoint.LOG_SOFTMAX: normalisers.log_softmax,
     Adjoint.ROW_NORM: normalisers.row_norm,
     Adjoint.INSTANCE_NORM: normalisers.instance_norm,
     Adjoint.CHANNEL_NORM: normalisers.channel_norm,
     Adjoint.LP_NORM: normalisers.lp_norm,
-    Adjoint.DROPPED: dropout.dropout,
+    Adjoint.DROPPED: maps.dropout,
     Adjoint.CONVOLVED: windows.convolved,
     Adjoint.CONVOLVED_BACK: windows.convolved_back,
     Adjoint.COLUMNS: blocks.columns,

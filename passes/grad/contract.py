@@ -9,11 +9,12 @@ both factors only (*summed*), or in one factor only: over that it is summed befo
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from itertools import chain
 
 import onnx_ir as ir
 
-from pitc.passes.grad.site import Backward
+from pitc.passes.grad.backward import Backward
 
 Axes = tuple[int, ...]
 
@@ -170,7 +171,4 @@ def _number(build: Backward, sizes: dict[int, tuple[ir.Value, int]], group: Axes
 
 def _computed(build: Backward, sizes: dict[int, tuple[ir.Value, int]], group: Axes) -> ir.Value:
     vectors = [build.sizes(value, [d]) for value, d in (sizes[axis] for axis in group)]
-    whole = vectors[0]
-    for vector in vectors[1:]:
-        whole = build.op("Mul", [whole, vector])
-    return whole
+    return reduce(partial(build.arithmetic, "Mul"), vectors)

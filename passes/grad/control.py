@@ -11,17 +11,19 @@ import onnx_ir as ir
 
 from pitc.ir.branch import BODIES
 from pitc.ir.graph import NoRule
-from pitc.passes.grad.faces import Face
 from pitc.passes.grad.inner import Inner, known_type, open_body, typed
 from pitc.passes.grad.loops import scan, trips
-from pitc.passes.grad.site import Place, Site
+from pitc.passes.grad.signatures import Signature
+from pitc.passes.grad.site import Site, Wrt
 from pitc.passes.rules.record import Key
 
 
-def branches(site: Site) -> dict[Place, ir.Value]:
+def branches(site: Site) -> dict[Wrt, ir.Value]:
     """Of If: the gradients of what its branches capture, 0 of what one of them does not use."""
     node = site.view.node
-    opened = {side: open_body(site, node.attributes[side].as_graph(), Face()) for side in BODIES}
+    opened = {
+        side: open_body(site, node.attributes[side].as_graph(), Signature()) for side in BODIES
+    }
     found = {side: _of_branch(site, inner) for side, inner in opened.items()}
     names = [n for n in site.captured if any(n in each for each in found.values())]
     if not names:
@@ -49,7 +51,7 @@ def _of_branch(site: Site, inner: Inner) -> dict[str, ir.Value]:
 
 
 #: Operators whose bodies have the derivatives. They have no records: nothing else is known of them.
-CONTROL: Mapping[Key, Callable[[Site], Mapping[Place, ir.Value]]] = {
+CONTROL: Mapping[Key, Callable[[Site], Mapping[Wrt, ir.Value]]] = {
     ("", "If"): branches,
     ("", "Loop"): trips,
     ("", "Scan"): scan,

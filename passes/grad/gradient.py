@@ -15,12 +15,12 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE
 from pitc.ir.nodes import OVERRIDABLE_SINCE, captures, input_names, output_names
 from pitc.ir.unused import remove_unused
+from pitc.passes.grad.backward import PREFIX, Backward
 from pitc.passes.grad.names import near, value_of
 from pitc.passes.grad.opened import opened
 from pitc.passes.grad.reach import differentiable, reached_from
 from pitc.passes.grad.reverse import gradients, ones_like
 from pitc.passes.grad.settle import settle
-from pitc.passes.grad.site import PREFIX, Backward
 from pitc.passes.normalise import inline_functions, lift_constants
 
 OPSET = 13  # the first whose reductions take the axes that a run finds

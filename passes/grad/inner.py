@@ -15,9 +15,10 @@ from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph, NoRule
 from pitc.ir.nodes import node_name
 from pitc.ir.unused import remove_unused
-from pitc.passes.grad.faces import Face
+from pitc.passes.grad.backward import Backward
 from pitc.passes.grad.opened import copy_of, opened
-from pitc.passes.grad.site import Backward, Site
+from pitc.passes.grad.signatures import Signature
+from pitc.passes.grad.site import Site
 from pitc.passes.rules.record import key_of
 from pitc.passes.rules.refused import REFUSED, Reason
 
@@ -116,19 +117,19 @@ def draws(node: ir.Node) -> bool:
     return reason is Reason.RANDOM or (reason is Reason.CONTROL_FLOW and bool(node.domain))
 
 
-def open_body(site: Site, body: ir.Graph, face: Face) -> Inner:
+def open_body(site: Site, body: ir.Graph, signature: Signature) -> Inner:
     """A copy of a body.
 
     Args:
         site: The node.
         body: Its body.
-        face: What the body takes.
+        signature: What the body takes.
 
     Raises:
         NoRule: The body does not fit.
     """
-    model, copies = copy_of(site.view.graph, body, face)
-    inputs = tuple(model.graph.inputs[: len(face.given)])
+    model, copies = copy_of(site.view.graph, body, signature)
+    inputs = tuple(model.graph.inputs[: len(signature.given)])
     graph = opened(model, site.build.names)
     build = Backward(graph, model.graph)
     build.names = site.build.names  # one name for one value, in and around the body

@@ -11,14 +11,14 @@ import onnx_ir as ir
 
 from pitc.ir.build import NodeMaker
 from pitc.ir.graph import NoRule
-from pitc.passes.grad.faces import BOOL, FACES, INT64, Line
 from pitc.passes.grad.inner import open_body, typed
-from pitc.passes.grad.site import Place, Site
+from pitc.passes.grad.signatures import BOOL, INT64, SIGNATURES, Slicing
+from pitc.passes.grad.site import Site, Wrt
 from pitc.passes.grad.trip import Trip, backwards, record
 from pitc.passes.rules.record import key_of
 
 
-def trips(site: Site) -> dict[Place, ir.Value]:
+def trips(site: Site) -> dict[Wrt, ir.Value]:
     """Of Loop: the gradients of what it starts from and captures.
 
     Raises:
@@ -33,7 +33,7 @@ def trips(site: Site) -> dict[Place, ir.Value]:
     inner.prune([typed(inner.result(go_on), BOOL, ()), *trip.given])
     places = sorted({0, *trip.used()})  # the numbers tell how many trips there were
     for place in places:
-        if trip.face.given[place][1] is None:
+        if trip.signature.given[place][1] is None:
             raise NoRule(
                 f"its backward way needs '{inner.inputs[place].name}' of each trip, whose shape "
                 "may change from trip to trip"
@@ -42,19 +42,19 @@ def trips(site: Site) -> dict[Place, ir.Value]:
     count = build.op("Gather", [build.op("Shape", stacks[:1]), build.constant(np.int64(0))], axis=0)
     last = build.op("Sub", [count, build.constant(np.int64(1))])
     front = NodeMaker(inner.model.graph, build.names, inner.model.graph[0])
-    place_now = front.add("Sub", [last, number], {}, [build.unique("place")])[0]
+    trip_now = front.add("Sub", [last, number], {}, [build.unique("trip")])[0]
     pairs = [(inner.inputs[p], stack) for p, stack in zip(places, stacks, strict=True)]
-    for x, stack in (*pairs, *((x, g) for x, g, _ in trip.lines)):
+    for x, stack in (*pairs, *((x, g) for x, g, _ in trip.written)):
         if x.uses():
             name = build.unique("slice")
-            y = front.add("Gather", [stack, place_now], {"axis": 0}, [name])[0]
+            y = front.add("Gather", [stack, trip_now], {"axis": 0}, [name])[0]
             x.replace_all_uses_with(y)
     bodies = {"body": inner.close([number, go_on, *trip.taken])}
     stems = ["loop"] * len(trip.sums)
     return trip.asked(build.node("", "Loop", [count, None, *trip.start()], bodies, stems))
 
 
-def scan(site: Site) -> dict[Place, ir.Value]:
+def scan(site: Site) -> dict[Wrt, ir.Value]:
     """Of Scan: the gradients of what it starts from, reads slice by slice, and captures.
 
     Raises:
@@ -63,8 +63,8 @@ def scan(site: Site) -> dict[Place, ir.Value]:
     trip = _opened(site)
     if not (trip.sums or trip.slices):
         return {}
-    node, inner, kept = site.view.node, trip.inner, trip.face.states
-    lines = [*[Line()] * kept, *trip.face.read]
+    node, inner, kept = site.view.node, trip.inner, trip.signature.states
+    slicings = [*[Slicing()] * kept, *trip.signature.read]
     results = [*trip.given, *trip.slices.values()]
     if any(x.shape is None for x in results):
         raise NoRule("the rank of what its body takes is unknown")
@@ -74,13 +74,13 @@ def scan(site: Site) -> dict[Place, ir.Value]:
     stacks = dict(zip(states, record(site, states), strict=True))
     if not used:
         used = [kept]  # it tells how many trips there are
-    scanned = [(inner.inputs[p], stacks.get(p, node.inputs[p]), lines[p]) for p in used]
-    scanned += [(x, g, line) for x, g, line in trip.lines if x.uses()]
+    scanned = [(inner.inputs[p], stacks.get(p, node.inputs[p]), slicings[p]) for p in used]
+    scanned += [(x, g, slicing) for x, g, slicing in trip.written if x.uses()]
     attributes = {
         "body": inner.close([*trip.taken, *(x for x, _, _ in scanned)]),
         "num_scan_inputs": len(scanned),
-        **_listed("input", [line.reverse for _, _, line in scanned]),
-        **_listed("output", [lines[p].reverse for p in trip.slices]),
+        **_listed("input", [slicing.reverse for _, _, slicing in scanned]),
+        **_listed("output", [slicings[p].reverse for p in trip.slices]),
     }
     inputs = [*trip.start(), *(x for _, x, _ in scanned)]
     stems = ["scan"] * (len(trip.sums) + len(trip.slices))
@@ -90,14 +90,14 @@ def scan(site: Site) -> dict[Place, ir.Value]:
 
 def _opened(site: Site) -> Trip:
     node = site.view.node
-    face = FACES[key_of(node)](site.view.graph, node)
-    return backwards(open_body(site, node.attributes["body"].as_graph(), face), face)
+    signature = SIGNATURES[key_of(node)](site.view.graph, node)
+    return backwards(open_body(site, node.attributes["body"].as_graph(), signature), signature)
 
 
-def _listed(kind: str, lines: list[Line]) -> dict[str, list[int]]:
-    if not lines:
+def _listed(kind: str, slicings: list[Slicing]) -> dict[str, list[int]]:
+    if not slicings:
         return {}
     return {
-        f"scan_{kind}_axes": [line.axis for line in lines],
-        f"scan_{kind}_directions": [line.back for line in lines],
+        f"scan_{kind}_axes": [slicing.axis for slicing in slicings],
+        f"scan_{kind}_directions": [slicing.back for slicing in slicings],
     }

@@ -14,6 +14,7 @@ from pitc.ir.build import NodeBuilder
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.passes.exprs.derive import derive
+from pitc.passes.grad.backward import wide
 from pitc.passes.grad.names import near, value_of
 
 IGNORED = -100  # the label that PyTorch ignores
@@ -151,11 +152,14 @@ def _mean(parts: _Parts, each: ir.Value) -> ir.Value:
     build = parts.build
     if parts.loss.mask is None:
         return build.op("ReduceMean", [each], keepdims=0)
-    kind = ir.DataType.from_numpy(parts.dtype)
+    kind = ir.DataType.from_numpy(wide(parts.dtype))
     factors = build.op("Cast", [parts.value(parts.loss.mask)], to=kind)
     factors = build.op("Expand", [factors, build.op("Shape", [each])])
+    narrow = wide(parts.dtype) != parts.dtype
+    each = build.op("Cast", [each], to=kind) if narrow else each
     total = build.op("ReduceSum", [build.op("Mul", [each, factors])], keepdims=0)
-    return build.op("Div", [total, build.op("ReduceSum", [factors], keepdims=0)])
+    mean = build.op("Div", [total, build.op("ReduceSum", [factors], keepdims=0)])
+    return build.op("Cast", [mean], to=ir.DataType.from_numpy(parts.dtype)) if narrow else mean
 
 
 def _squares(parts: _Parts) -> ir.Value:

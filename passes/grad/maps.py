@@ -10,7 +10,8 @@ from pitc.ir.expr import Read, TensorExpr
 from pitc.ir.graph import NoRule
 from pitc.ir.index import ONE
 from pitc.ir.index import ZERO as FIRST
-from pitc.passes.grad.site import Backward, Site, bare_axes
+from pitc.passes.grad.backward import BOOL, Backward
+from pitc.passes.grad.site import Site, bare_axes
 from pitc.passes.grad.terms import Written, simplified
 from pitc.passes.rules.elementwise import data_operands
 from pitc.passes.rules.record import operator_of
@@ -50,7 +51,7 @@ def _number(site: Site, i: int) -> float | None:
 def _aligned(site: Site, read: Read | None, i: int) -> ir.Value:
     """Operand i as it broadcasts with the result, in the result's type unless it is a bool."""
     x, view = site.x(i), site.view
-    if view.dtype(i) not in (site.dtype, np.dtype(bool)):
+    if view.dtype(i) != BOOL:
         x = site.build.cast(x, site.dtype)
     axes = [] if read is None else bare_axes(site.expr, read.index)
     if not axes or axes[-1] is None or len(site.expr.shape) == axes[-1] + 1:
@@ -58,6 +59,23 @@ def _aligned(site: Site, read: Read | None, i: int) -> ir.Value:
     return site.build.unsqueeze(
         x, *range(len(axes), len(axes) + len(site.expr.shape) - axes[-1] - 1)
     )
+
+
+def dropout(site: Site) -> dict[int, ir.Value]:
+    """Of Dropout in training: what the node kept, by its second result, scaled as it does."""
+    site.only(0)
+    view, build, g = site.view, site.build, site.g
+    if view.n_outputs < 2:
+        view.node.resize_outputs(2)
+    one = build.number(1, site.dtype)
+    ratio = site.x(1) if view.has(1) else build.number(0.5, site.dtype)
+    scale = build.op("Div", [one, build.op("Sub", [one, build.cast(ratio, site.dtype)])])
+    if view.has(2) and view.graph.splat(view.name(2)) is None:
+        scale = build.op("Where", [site.x(2), scale, one])
+    elif not view.has(2) or not view.graph.splat(view.name(2)):
+        return {0: g}
+    kept = site.y(1)
+    return {0: build.op("Where", [kept, build.op("Mul", [g, scale]), build.number(0, site.dtype)])}
 
 
 def summed_like(

@@ -9,7 +9,6 @@ y = x / |x|   dx = (g - slope * sum(g * y)) / |x|   slope: of |x|
 
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.graph import NoRule
@@ -20,7 +19,7 @@ from pitc.passes.rules.build import dimensions, one_axis
 from pitc.passes.rules.record import operator_of
 
 
-def _lines(site: Site, default: int) -> list[int]:
+def _dims(site: Site, default: int) -> list[int]:
     """The dimensions that a softmax normalises."""
     view = site.view
     if view.opset >= Since.SOFTMAX_OF_AXIS:
@@ -30,16 +29,16 @@ def _lines(site: Site, default: int) -> list[int]:
 
 def softmax(site: Site) -> dict[int, ir.Value]:
     """The gradient of the operand."""
-    build, y, lines = site.build, site.y(), _lines(site, 1)
+    build, y, dims = site.build, site.y(), _dims(site, 1)
     weighted = build.op("Mul", [site.g, y])
-    total = build.reduced(weighted, lines, keep=True)
+    total = build.reduced(weighted, dims, keep=True)
     return {0: build.op("Sub", [weighted, build.op("Mul", [y, total])])}
 
 
 def log_softmax(site: Site) -> dict[int, ir.Value]:
     """The gradient of the operand."""
     build = site.build
-    total = build.reduced(site.g, _lines(site, 1), keep=True)
+    total = build.reduced(site.g, _dims(site, 1), keep=True)
     return {0: build.op("Sub", [site.g, build.op("Mul", [build.op("Exp", [site.y()]), total])])}
 
 
@@ -86,26 +85,21 @@ def channel_norm(site: Site) -> dict[int, ir.Value]:
 
 def _norm(site: Site, norm: Norm) -> dict[int, ir.Value]:
     site.only(0, 1, 2)
-    build, x, g = site.build, site.x(), site.g
-    wide = np.dtype(np.float32) if site.dtype.itemsize < 4 else site.dtype
-    narrow = site.dtype != wide
-    if narrow:
-        x, g = build.cast(x, wide), build.cast(g, wide)
-    axes = norm.axes
+    build, axes = site.build, norm.axes
+    x, g = site.widened(site.x()), site.widened(site.g)
 
     def mean(value: ir.Value) -> ir.Value:
         return build.reduced(value, axes, keep=True, op="ReduceMean")
 
     centred = build.op("Sub", [x, mean(x)]) if norm.centres else x
     square = mean(build.op("Mul", [centred, centred]))
-    deviation = build.op("Sqrt", [build.op("Add", [square, build.number(norm.epsilon, wide)])])
+    deviation = build.op("Sqrt", [build.op("Add", [square, build.number(norm.epsilon, site.wide)])])
     # a factor, so that rows of gradient 0 stay 0: 0 / x is NaN where x is 0
     inverse = build.op("Reciprocal", [deviation])
     normal = build.op("Mul", [centred, inverse])
     found = {}
     if 0 in site.wanted:
-        scale = _spread(site, norm, wide if narrow else None)
-        h = build.op("Mul", [g, scale])
+        h = build.op("Mul", [g, _scale(site, norm)])
         rest = build.op("Sub", [h, mean(h)]) if norm.centres else h
         along = build.op("Mul", [normal, mean(build.op("Mul", [h, normal]))])
         found[0] = build.op("Mul", [build.op("Sub", [rest, along]), inverse])
@@ -113,13 +107,18 @@ def _norm(site: Site, norm: Norm) -> dict[int, ir.Value]:
         found[1] = _gathered(site, norm, build.op("Mul", [g, normal]), 1)
     if 2 in site.wanted:
         found[2] = _gathered(site, norm, g, 2)
-    return {i: build.cast(v, site.view.dtype(i)) if narrow else v for i, v in found.items()}
+    return {i: _typed(site, g, i) for i, g in found.items()}
 
 
-def _spread(site: Site, norm: Norm, wide: np.dtype | None) -> ir.Value:
+def _typed(site: Site, g: ir.Value, i: int) -> ir.Value:
+    """A gradient in the type of operand i."""
+    return g if site.view.dtype(i) == site.wide else site.build.cast(g, site.view.dtype(i))
+
+
+def _scale(site: Site, norm: Norm) -> ir.Value:
     """The scale as it broadcasts with operand 0."""
-    build, scale = site.build, site.x(1)
-    scale = scale if wide is None else build.cast(scale, wide)
+    build = site.build
+    scale = build.cast(site.x(1), site.wide)
     if norm.channel is None:
         return scale
     return build.unsqueeze(scale, *range(1, site.view.rank(0) - norm.channel))

@@ -16,7 +16,7 @@ from pitc.passes.expand.expansion import EXPANSIONS, expand_nodes
 from pitc.passes.expand.standard import is_function
 from pitc.passes.exprs.derive import derive
 from pitc.passes.grad.adjoints import has_adjoint
-from pitc.passes.grad.faces import FACES, Face
+from pitc.passes.grad.signatures import SIGNATURES, Signature
 from pitc.passes.rules.record import key_of
 
 
@@ -67,12 +67,12 @@ def _derived(model: ir.Model) -> Graph:
 
 def _tell(graph: Graph, node: ir.Node) -> dict[int, Shape]:
     """Shapes of results by what bodies say; of If, what both branches do."""
-    make = FACES.get(key_of(node))
+    make = SIGNATURES.get(key_of(node))
     if make is None:
         return {}
     try:
-        face = make(graph, node)
-        found = [_results(graph, body, face) for body in bodies(node)]
+        signature = make(graph, node)
+        found = [_results(graph, body, signature) for body in bodies(node)]
     except NoRule:
         return {}
     told: dict[int, Shape] = {}
@@ -90,23 +90,23 @@ def _tell(graph: Graph, node: ir.Node) -> dict[int, Shape]:
 Sizes = tuple[Poly | None, ...]
 
 
-def _results(graph: Graph, body: ir.Graph, face: Face) -> list[Sizes | None]:
+def _results(graph: Graph, body: ir.Graph, signature: Signature) -> list[Sizes | None]:
     """Sizes of what a body gives to the node's results, those that are known around it."""
-    model, copies = copy_of(graph, body, face)
+    model, copies = copy_of(graph, body, signature)
     inner = _derived(model)
-    pairs = [(x, shape) for x, (_, shape) in zip(model.graph.inputs, face.given, strict=False)]
+    pairs = [(x, shape) for x, (_, shape) in zip(model.graph.inputs, signature.given, strict=False)]
     pairs += [(copy, graph[outer.name or ""].shape) for outer, copy in copies.items()]
     around: dict[Poly, Poly] = {}
     for x, shape in pairs:
         around.update(zip(inner[x.name or ""].shape or (), shape or (), strict=False))
     found: list[Sizes | None] = []
-    for k, name in enumerate(inner.outputs[face.behind :]):
+    for k, name in enumerate(inner.outputs[signature.behind :]):
         shape = inner[name].shape
         sizes = None if shape is None else [around.get(e, _number(e)) for e in shape]
-        if k < face.states:
-            found.append(face.given[face.before + k][1])
-        elif sizes is not None and face.written:
-            found.append(face.line(k - face.states, sizes))
+        if k < signature.states:
+            found.append(signature.given[signature.before + k][1])
+        elif sizes is not None and signature.written:
+            found.append(signature.written_sizes(k - signature.states, sizes))
         else:
             found.append(None if sizes is None else tuple(sizes))
     return found
@@ -116,13 +116,15 @@ def _number(size: Poly) -> Poly | None:
     return None if size.as_int() is None else size
 
 
-def copy_of(graph: Graph, body: ir.Graph, face: Face) -> tuple[ir.Model, dict[ir.Value, ir.Value]]:
+def copy_of(
+    graph: Graph, body: ir.Graph, signature: Signature
+) -> tuple[ir.Model, dict[ir.Value, ir.Value]]:
     """A copy of a body as a model, and what stands in it for each value that the body captures.
 
     Args:
         graph: The graph around it.
         body: The body.
-        face: What it takes.
+        signature: What it takes.
 
     Raises:
         NoRule: It gives a value from outside, or takes more or fewer than the node says.
@@ -132,10 +134,10 @@ def copy_of(graph: Graph, body: ir.Graph, face: Face) -> tuple[ir.Model, dict[ir
         made = value.producer()
         if made.graph is not body if made is not None else value not in given:
             raise NoRule("a body gives a value from outside as it is")
-    if len(body.inputs) != len(face.given):
+    if len(body.inputs) != len(signature.given):
         raise NoRule("a body takes more, or fewer, values than it is given")
     main = body.clone(allow_outer_scope_values=True)
-    for value, (dtype, shape) in zip(main.inputs, face.given, strict=True):
+    for value, (dtype, shape) in zip(main.inputs, signature.given, strict=True):
         value.shape = declared(shape)
         if dtype is not None:
             value.type = ir.TensorType(ir.DataType.from_numpy(dtype))

@@ -17,8 +17,9 @@ from pitc.ir.graph import NoRule
 from pitc.ir.index import UNDECLARED, poly
 from pitc.ir.nodes import attribute
 from pitc.passes.grad.blocks import folded
-from pitc.passes.grad.moves import SCATTERS, move
+from pitc.passes.grad.moves import move
 from pitc.passes.grad.reductions import reduced
+from pitc.passes.grad.scatters import check_adds, on_a_line
 from pitc.passes.grad.site import Site
 from pitc.passes.grad.windows import IMAGE, Slide, slide_of, spread
 
@@ -34,7 +35,7 @@ def pooled(site: Site) -> dict[int, ir.Value]:
         case Reducer.POOLED:
             return {0: _to_largest(site)}
         case Reducer.SQUARE:
-            sums = _spread(site, _per_length(site), _window(site, 1.0))
+            sums = _spread(site, site.widened(_per_length(site)), _window(site, 1.0))
             return {0: site.build.op("Mul", [_slope(site), sums])}
     return {0: _to_mean(site)}
 
@@ -68,26 +69,26 @@ def _spans(site: Site) -> list[int]:
 
 def _window(site: Site, number: float) -> ir.Value:
     """A window of one number."""
-    return site.build.constant(np.full((1, 1, *_kernel(site)), number, site.dtype))
+    return site.build.constant(np.full((1, 1, *_kernel(site)), number, site.wide))
 
 
 def _spread(site: Site, g: ir.Value, window: ir.Value) -> ir.Value:
-    """The sum of windows, each times the gradient of its place."""
+    """The sum of windows, each times the gradient of its place, which is in the wide type."""
     build, slide = site.build, _slide(site)
     g = folded(site, g, site.y())
     if None in slide.over:  # where windows are too long there is no place: one of zeros is
         more = [0] * IMAGE + [int(n is None) for n in slide.over]
         g = build.op("Pad", [g, build.ints(*[0] * len(more), *more)])
-    return build.reshape_like(spread(build, g, window, slide, site.x()), site.x())
+    found = spread(build, g, window, slide, site.x())
+    return site.narrowed(build.reshape_like(found, site.x()))
 
 
 def _to_largest(site: Site) -> ir.Value:
     """To the places of the largest elements, of which the node itself tells the first."""
     build, slide = site.build, _slide(site)
     apart = all(s >= span for s, span in zip(slide.strides, _spans(site), strict=True))
-    if build.opset < SCATTERS and not apart:
-        text = f"windows overlap, and no scatter of operator set {build.opset} adds"
-        raise NoRule(f"{text}; {SCATTERS} has one")
+    if not apart:
+        check_adds(build, "windows overlap, and ")
     y, places = _largest(site)
     size = build.op("Size", [site.x()])
     end = size
@@ -96,29 +97,9 @@ def _to_largest(site: Site) -> ir.Value:
         lowest = build.number(float(ir.DataType.from_numpy(site.dtype).min), site.dtype)
         places = build.op("Where", [build.op("Equal", [y, lowest]), size, places])
         end = build.op("Add", [size, build.constant(np.int64(1))])
-    found = put(site, end, places, adds=not apart)
+    found = on_a_line(site, end, places, adds=not apart)
     found = build.op("Slice", [found, build.ints(0), build.ints(-1)]) if hidden else found
     return build.reshape_like(found, site.x())
-
-
-def put(site: Site, size: ir.Value, places: ir.Value, *, adds: bool) -> ir.Value:
-    """A line of zeros with the gradients at some places; ONNX Runtime adds no half floats.
-
-    Args:
-        site: The node.
-        size: How long it is.
-        places: One for each gradient.
-        adds: Several may have the same place.
-    """
-    build = site.build
-    narrow = adds and site.dtype.itemsize < 4
-    dtype = np.dtype(np.float32) if narrow else site.dtype
-    zeros = build.op("Expand", [build.number(0, dtype), build.reshape(size, build.ints(1))])
-    places, g = (build.reshape(v, build.ints(-1)) for v in (places, site.g))
-    mode = {"reduction": "add"} if adds else {}
-    g = build.cast(g, dtype) if narrow else g
-    found = build.op("ScatterElements", [zeros, places, g], axis=0, **mode)
-    return build.cast(found, site.dtype) if narrow else found
 
 
 def _largest(site: Site) -> tuple[ir.Value, ir.Value]:
@@ -141,7 +122,7 @@ def _to_first(site: Site) -> ir.Value:
     size = build.op("ReduceProd", [build.sizes(x, range(IMAGE, site.view.rank(0)))], keepdims=1)
     lines = build.reshape(x, build.joined([planes, size]))
     places = build.op("ArgMax", [lines], axis=2, keepdims=1)
-    zeros = build.op("Expand", [build.number(0, site.dtype), build.joined([planes, size])])
+    zeros = build.full(0, site.dtype, build.joined([planes, size]))
     g = build.reshape(site.g, build.joined([planes, build.ints(1)]))
     found = build.op("ScatterElements", [zeros, places, g], axis=2)
     return build.reshape_like(found, x)
@@ -154,10 +135,10 @@ def _to_mean(site: Site) -> ir.Value:
     ends = zip(slide.over, slide.after, strict=True)
     inside = all(over is not None and over <= (after if padding else 0) for over, after in ends)
     if inside and (padding or not any(slide.before)):
-        return _spread(site, site.g, _window(site, 1 / prod(kernel)))
-    g = site.g
+        return _spread(site, site.widened(site.g), _window(site, 1 / prod(kernel)))
+    g = site.widened(site.g)
     for d in range(len(kernel)):
-        count = build.cast(_counts(site, slide, d, padding), site.dtype)
+        count = build.cast(_counts(site, slide, d, padding), site.wide)
         g = build.op("Div", [g, build.unsqueeze(count, *range(1, len(kernel) - d))])
     return _spread(site, g, _window(site, 1.0))
 

@@ -23,10 +23,10 @@ def reduced(site: Site) -> dict[int, ir.Value]:
     if expr.combine is Combine.MOVE:  # over no axes
         return move(site)
     axes = bare_axes(expr, expr.reads[0].index)
-    # a line of one element has no axis, and is one whether its dimension stays or not
+    # a dimension of extent 1 has no axis, and is reduced whether it stays or not
     kept = len(expr.shape) == len(axes)
     rank = len(expr.shape)
-    lines = [d for d, a in enumerate(axes) if a is not None and a >= rank]
+    dims = [d for d, a in enumerate(axes) if a is not None and a >= rank]
     gone = [] if kept else _dropped(site, axes)
     g, y = (build.unsqueeze(v, *gone) for v in (site.g, site.y()))
     terms = operator_of(site.view).derivative
@@ -34,13 +34,12 @@ def reduced(site: Site) -> dict[int, ir.Value]:
         case Reducer.SUM if terms is None:
             return {0: build.expand_like(g, x)}
         case Reducer.MEAN:
-            count = build.count(x, lines, site.dtype) if lines else None
-            mean = g if count is None else build.op("Div", [g, count])
-            return {0: build.expand_like(mean, x)}
+            g = _divided(site, g, build.count(x, dims, site.wide)) if dims else g
+            return {0: build.expand_like(g, x)}
         case Reducer.MAX | Reducer.MIN | Reducer.POOLED:
-            return {0: _shared(site, g, y, lines)}
+            return {0: _shared(site, g, y, dims)}
         case Reducer.PROD:
-            return {0: _others(site, g, lines)}
+            return {0: _others(site, g, dims)}
     if terms is None:
         raise NoRule("it has no derivative here")
     written = Written(build, site.dtype, site.x, lambda: y)
@@ -64,15 +63,20 @@ def _dropped(site: Site, axes: list[int | None]) -> list[int]:
     return sorted(d % len(shape) for d in given)
 
 
-def _shared(site: Site, g: ir.Value, y: ir.Value, lines: list[int]) -> ir.Value:
-    """Shared by the largest elements of each line."""
+def _divided(site: Site, g: ir.Value, count: ir.Value) -> ir.Value:
+    """Divided by a count in the wide type."""
+    return site.narrowed(site.build.op("Div", [site.widened(g), count]))
+
+
+def _shared(site: Site, g: ir.Value, y: ir.Value, dims: list[int]) -> ir.Value:
+    """Shared by the largest elements along those dimensions."""
     build, x = site.build, site.x()
-    hits = build.cast(build.op("Equal", [x, y]), site.dtype)
-    count = build.reduced(hits, lines, keep=True)
-    return build.op("Mul", [hits, build.op("Div", [g, count])])
+    hits = build.op("Equal", [x, y])
+    count = build.reduced(build.cast(hits, site.wide), dims, keep=True)
+    return build.op("Mul", [build.cast(hits, site.dtype), _divided(site, g, count)])
 
 
-def _others(site: Site, g: ir.Value, lines: list[int]) -> ir.Value:
+def _others(site: Site, g: ir.Value, dims: list[int]) -> ir.Value:
     """Times the product of the other elements of the line, of which some may be 0.
 
     2 3 0   ->   0 0 6        2 0 0   ->   0 0 0        2 3 4   ->   12 8 6
@@ -80,9 +84,9 @@ def _others(site: Site, g: ir.Value, lines: list[int]) -> ir.Value:
     build, x = site.build, site.x()
     zero, one = (build.number(n, site.dtype) for n in (0, 1))
     is_zero = build.op("Equal", [x, zero])
-    zeros = build.reduced(build.cast(is_zero, site.dtype), lines, keep=True)
+    zeros = build.reduced(build.cast(is_zero, site.dtype), dims, keep=True)
     filled = build.op("Where", [is_zero, one, x])
-    whole = build.op("Mul", [g, build.reduced(filled, lines, keep=True, op="ReduceProd")])
+    whole = build.op("Mul", [g, build.reduced(filled, dims, keep=True, op="ReduceProd")])
     alone = build.op("And", [is_zero, build.op("Equal", [zeros, one])])
     none = build.op("Equal", [zeros, zero])
     found = build.op("Where", [none, build.op("Div", [whole, filled]), zero])

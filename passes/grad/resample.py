@@ -16,12 +16,12 @@ import onnx_ir as ir
 from pitc.ir.expr import Combine
 from pitc.ir.graph import NoRule
 from pitc.ir.nodes import attribute
-from pitc.passes.grad.moves import SCATTERS
-from pitc.passes.grad.pools import put
+from pitc.passes.grad.scatters import by_numbers
 from pitc.passes.grad.site import Site
 from pitc.passes.rules.build import dimension
 
 SCALES, SIZES = 2, 3  # the operands
+INT32 = np.dtype(np.int32)
 
 
 def resized(site: Site) -> dict[int, ir.Value]:
@@ -65,21 +65,10 @@ def _summed(site: Site, factors: Sequence[int]) -> ir.Value:
 def _moved(site: Site) -> ir.Value:
     """By the places of elements, in int32, the largest type that ONNX Runtime resizes.
 
-    0 is what stands beside the image, so the elements are counted from 1.
+    0 is what stands beside the image, where there is no extrapolation value.
     """
-    view, build, x = site.view, site.build, site.x()
-    if build.opset < SCATTERS:
-        text = f"no scatter of operator set {build.opset} adds; {SCATTERS} has one"
-        raise NoRule(text)
-    one = build.constant(np.int64(1))
-    end = build.op("Add", [build.op("Size", [x]), one])
-    numbers = build.reshape_like(build.op("Range", [one, end, one]), x)
-    inputs = [build.cast(numbers, np.dtype(np.int32)), *view.node.inputs[1:]]
-    moved = build.node("", view.op, inputs, _attributes(site, "extrapolation_value"), ["places"])
-    places = build.cast(moved[0], np.dtype(np.int64))
-    found = put(site, end, places, adds=True)
-    found = build.op("Slice", [found, build.ints(1), build.ints((1 << 63) - 1)])
-    return build.reshape_like(found, x)
+    others = site.view.node.inputs[1:]
+    return by_numbers(site, INT32, others, _attributes(site, "extrapolation_value"))
 
 
 def _attributes(site: Site, *without: str) -> dict[str, Any]:
@@ -89,15 +78,12 @@ def _attributes(site: Site, *without: str) -> dict[str, Any]:
 
 def _weighted(site: Site) -> ir.Value:
     """Times the transposed matrix of each dimension; half floats in single ones, as weights are."""
-    view, build, g = site.view, site.build, site.g
-    wide = np.dtype(np.float32) if site.dtype.itemsize < 4 else site.dtype
-    if site.dtype != wide:
-        g = build.cast(g, wide)
+    view, build, g = site.view, site.build, site.widened(site.g)
     rank = view.rank(0)
     given = view.attr("axes") or range(rank)
     for k, axis in enumerate(given):
         d = dimension(axis, rank)
-        matrix = _matrix(site, k, d, wide)
+        matrix = _matrix(site, k, d)
         if matrix is not None and d == rank - 2:
             g = build.op("MatMul", [matrix, g])
         elif matrix is not None:
@@ -106,10 +92,10 @@ def _weighted(site: Site) -> ir.Value:
             turned = build.transpose(matrix, [1, 0])
             g = build.op("MatMul", [build.transpose(g, order), turned])
             g = build.transpose(g, order)
-    return g if site.dtype == wide else build.cast(g, site.dtype)
+    return site.narrowed(g)
 
 
-def _matrix(site: Site, k: int, d: int, dtype: np.dtype) -> ir.Value | None:
+def _matrix(site: Site, k: int, d: int) -> ir.Value | None:
     """What the node does to dimension d, of which number k tells the size; None for nothing."""
     view, build = site.view, site.build
     size = build.sizes(site.x(), [d])
@@ -130,7 +116,7 @@ def _matrix(site: Site, k: int, d: int, dtype: np.dtype) -> ir.Value | None:
             return None
         target = [None, build.constant(np.asarray([1, scale], np.float32))]
     zeros = build.op("ConstantOfShape", [build.joined([size, size])])
-    unit = build.op("EyeLike", [zeros], dtype=int(ir.DataType.from_numpy(dtype)))
+    unit = build.op("EyeLike", [zeros], dtype=int(ir.DataType.from_numpy(site.wide)))
     return build.op("Resize", [unit, *target], **_attributes(site, "axes"))
 
 

@@ -14,9 +14,10 @@ from pitc.errors import ModelError
 from pitc.ir.graph import Graph, NodeView, NoRule
 from pitc.ir.nodes import captures, node_name
 from pitc.passes.grad.adjoints import adjoint
+from pitc.passes.grad.backward import Backward
 from pitc.passes.grad.control import CONTROL
 from pitc.passes.grad.reach import reached_from
-from pitc.passes.grad.site import Backward, Place, Site
+from pitc.passes.grad.site import Site, Wrt
 from pitc.passes.rules.record import key_of
 
 HINT = "leave out of wrt what is only reached through it, or rewrite that part of the model"
@@ -63,16 +64,16 @@ def gradients(
     return {name: g for name, g in sums.items() if g is not None}
 
 
-def _name(node: ir.Node, place: Place) -> str:
+def _name(node: ir.Node, place: Wrt) -> str:
     """The value that a gradient is of."""
     value = node.inputs[place] if isinstance(place, int) else None
     return str(place) if value is None else value.name or ""
 
 
-def _adjoint(site: Site) -> dict[Place, ir.Value]:
+def _adjoint(site: Site) -> dict[Wrt, ir.Value]:
     """The gradients of what a node reads, the last one first, as they are collected."""
     control = CONTROL.get(key_of(site.view.node))
-    found: dict[Place, ir.Value] = {}
+    found: dict[Wrt, ir.Value] = {}
     try:
         pairs = adjoint(site).items() if control is None else control(site).items()
         for place, g in pairs:
@@ -80,11 +81,11 @@ def _adjoint(site: Site) -> dict[Place, ir.Value]:
     except NoRule as why:
         name, op = node_name(site.view.node), site.view.op
         raise ModelError(f"no gradient of {op}: {why}", node=name, hint=HINT) from None
-    order: list[Place] = sorted(place for place in found if isinstance(place, int))
+    order: list[Wrt] = sorted(place for place in found if isinstance(place, int))
     order += [place for place in found if isinstance(place, str)]
     return {place: found[place] for place in reversed(order)}
 
 
 def ones_like(build: Backward, x: ir.Value, dtype: np.dtype) -> ir.Value:
     """The gradient of a value with respect to itself."""
-    return build.op("Expand", [build.number(1, dtype), build.shape(x)])
+    return build.full(1, dtype, build.shape(x))

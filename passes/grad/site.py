@@ -6,115 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.build import NodeBuilder
-from pitc.ir.expr import Shape, TensorExpr
+from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import Graph, NodeView, NoRule
 from pitc.ir.index import dim_index
 from pitc.ir.nodes import bodies
-from pitc.ir.since import Since
 from pitc.passes.control.bodies import captured
-
-PREFIX = "grad"
-
-
-class Backward(NodeBuilder):
-    """Appends nodes of the backward way to a graph; equal ones are made once.
-
-    Args:
-        graph: The analysed graph whose values are read.
-        main: What gets the nodes.
-    """
-
-    def __init__(self, graph: Graph, main: ir.Graph) -> None:
-        super().__init__(main, PREFIX)
-        self.known = graph
-
-    def ints(self, *numbers: int) -> ir.Value:
-        """An int64 vector."""
-        return self.constant(np.asarray(numbers, np.int64))
-
-    def number(self, x: float, dtype: np.dtype) -> ir.Value:
-        """A scalar of that type."""
-        return self.constant(np.asarray(x, dtype))
-
-    def extents(self, x: ir.Value) -> Shape | None:
-        """Extents of a value of the source graph; None where its rank is unknown, or it is new."""
-        return self.known[x.name or ""].shape
-
-    def shape(self, x: ir.Value) -> ir.Value:
-        """The shape of a value: a constant where all of it is known."""
-        extents = self.extents(x)
-        numbers = [e.as_int() for e in extents or ()]
-        if extents is not None and None not in numbers:
-            return self.constant(np.asarray(numbers, np.int64))
-        return self.op("Shape", [x])
-
-    def sizes(self, x: ir.Value, dims: Sequence[int]) -> ir.Value:
-        """Some sizes of a value, as a vector."""
-        extents = self.extents(x)
-        numbers = [None if extents is None else extents[d].as_int() for d in dims]
-        if None not in numbers:
-            return self.constant(np.asarray(numbers, np.int64))
-        return self.op("Gather", [self.op("Shape", [x]), self.ints(*dims)], axis=0)
-
-    def scalar(self, x: ir.Value) -> ir.Value:
-        """A vector of one element as a scalar."""
-        return self.op("Reshape", [x, self.constant(np.zeros(0, np.int64))])
-
-    def count(self, x: ir.Value, dims: Sequence[int], dtype: np.dtype) -> ir.Value:
-        """How many elements some dimensions span, as a number of a type."""
-        number = self.op("ReduceProd", [self.sizes(x, dims)], keepdims=0)
-        return self.cast(number, dtype)
-
-    def cast(self, x: ir.Value, dtype: np.dtype) -> ir.Value:
-        """A value in another type."""
-        return self.op("Cast", [x], to=ir.DataType.from_numpy(dtype))
-
-    def reshape(self, x: ir.Value, shape: ir.Value) -> ir.Value:
-        """A value in another shape, of which any size may be 0."""
-        if self.opset < Since.ZERO_SIZES:
-            return self.op("Reshape", [x, shape])
-        return self.op("Reshape", [x, shape], allowzero=1)
-
-    def reshape_like(self, g: ir.Value, x: ir.Value) -> ir.Value:
-        """The same elements in the shape of a value."""
-        return self.reshape(g, self.shape(x))
-
-    def joined(self, parts: Sequence[ir.Value]) -> ir.Value:
-        """Vectors of integers, one behind the other."""
-        arrays = [p.const_value for p in parts]
-        if all(a is not None for a in arrays):
-            return self.constant(np.concatenate([a.numpy() for a in arrays if a is not None]))
-        return parts[0] if len(parts) == 1 else self.op("Concat", parts, axis=0)
-
-    def expand_like(self, g: ir.Value, x: ir.Value) -> ir.Value:
-        """Broadcast to the shape of a value."""
-        return self.op("Expand", [g, self.shape(x)])
-
-    def zeros_like(self, x: ir.Value, dtype: np.dtype) -> ir.Value:
-        """Zeros in the shape of a value."""
-        return self.op("Expand", [self.number(0, dtype), self.shape(x)])
-
-    def transpose(self, x: ir.Value, order: Sequence[int]) -> ir.Value:
-        """Dimensions in another order, if that changes anything."""
-        return x if list(order) == sorted(order) else self.op("Transpose", [x], perm=list(order))
-
-    def reduced(
-        self, x: ir.Value, axes: Sequence[int], *, keep: bool, op: str = "ReduceSum"
-    ) -> ir.Value:
-        """A reduction over dimensions, none for none."""
-        return self.along(op, x, axes, keepdims=int(keep)) if axes else x
-
-    def total(self, parts: Sequence[ir.Value]) -> ir.Value:
-        """The sum of values, from the first to the last."""
-        whole = parts[0]
-        for part in parts[1:]:
-            whole = self.op("Add", [whole, part])
-        return whole
-
+from pitc.passes.grad.backward import Backward, wide
 
 #: What a gradient is of: an operand by its place, a value that a body captures by its name.
-Place = int | str
+Wrt = int | str
 #: From a derived graph, what takes nodes, gradients of values and names: the gradients of those.
 Engine = Callable[[Graph, Backward, Mapping[str, ir.Value], Collection[str]], dict[str, ir.Value]]
 
@@ -162,6 +62,19 @@ class Site:
         if dtype is None:
             raise NoRule(f"the type of '{self.view.out()}' is unknown")
         return dtype
+
+    @property
+    def wide(self) -> np.dtype:
+        """The type in which gradients are summed."""
+        return wide(self.dtype)
+
+    def widened(self, g: ir.Value) -> ir.Value:
+        """A value of the first result's type in that type."""
+        return g if self.wide == self.dtype else self.build.cast(g, self.wide)
+
+    def narrowed(self, g: ir.Value) -> ir.Value:
+        """A sum in the first result's type."""
+        return g if self.wide == self.dtype else self.build.cast(g, self.dtype)
 
     def x(self, i: int = 0) -> ir.Value:
         """Operand i.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from pitc.passes.grad.site import Backward
+from pitc.passes.grad.backward import Backward
 from pitc.passes.rules.record import OPERATORS
 from pitc.passes.rules.term import Apply, Number, Operand, Result, Term
 

@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from pitc.ir.graph import Graph, NoRule
 from pitc.ir.nodes import attribute
-from pitc.passes.grad.faces import Face, Line
 from pitc.passes.grad.inner import Inner, known_type
 from pitc.passes.grad.reach import reached_from
-from pitc.passes.grad.site import Place, Site
+from pitc.passes.grad.signatures import Signature, Slicing
+from pitc.passes.grad.site import Site, Wrt
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,22 +23,22 @@ class Trip:
 
     Args:
         inner: Its nodes.
-        face: What the forward body takes and gives.
+        signature: What the forward body takes and gives.
         sums: What the values that it carries are the gradients of: states by the places of the
             loop's operands, then what it captures.
         taken: Those values as the trip takes them.
         given: The same as it gives them.
-        lines: What stands for the gradient of each slice that was written, the gradient of all of
+        written: What stands for the gradient of each slice that was written, the gradient of all of
             them, and how they lie in it.
         slices: The gradients of slices that were read, by the loop's operands.
     """
 
     inner: Inner
-    face: Face
-    sums: tuple[Place, ...]
+    signature: Signature
+    sums: tuple[Wrt, ...]
     taken: tuple[ir.Value, ...]
     given: tuple[ir.Value, ...]
-    lines: tuple[tuple[ir.Value, ir.Value, Line], ...]
+    written: tuple[tuple[ir.Value, ir.Value, Slicing], ...]
     slices: dict[int, ir.Value]
 
     def used(self) -> list[int]:
@@ -50,14 +50,14 @@ class Trip:
         site, found = self.inner.site, []
         for place, taken in zip(self.sums, self.taken, strict=True):
             if isinstance(place, int):
-                k = place - self.face.before
+                k = place - self.signature.before
                 g = site.gradients[k]
                 found.append(_zeros(site, site.y(k), taken) if g is None else g)
             else:
                 found.append(_zeros(site, site.outer(place), taken))
         return found
 
-    def asked(self, results: Collection[ir.Value]) -> dict[Place, ir.Value]:
+    def asked(self, results: Collection[ir.Value]) -> dict[Wrt, ir.Value]:
         """The gradients of what is asked for, of those of all that is carried."""
         site = self.inner.site
         pairs = zip(self.sums, results, strict=False)
@@ -69,19 +69,19 @@ def _zeros(site: Site, x: ir.Value, like: ir.Value) -> ir.Value:
     return site.build.zeros_like(x, np.dtype(like.dtype.numpy()))
 
 
-def backwards(inner: Inner, face: Face) -> Trip:
+def backwards(inner: Inner, signature: Signature) -> Trip:
     """Add the backward way to a copy of a body.
 
     Raises:
         NoRule: The type of a value is unknown, or results and node do not fit.
     """
     site, graph, build = inner.site, inner.graph, inner.build
-    if len(site.gradients) != len(graph.outputs) - face.behind:
+    if len(site.gradients) != len(graph.outputs) - signature.behind:
         raise NoRule("it has more, or fewer, results than its body")
     names = [x.name or "" for x in inner.inputs]
-    starts = names[face.before : face.before + face.states]
-    results = graph.outputs[face.behind :]
-    ends = results[: face.states]
+    starts = names[signature.before : signature.before + signature.states]
+    results = graph.outputs[signature.behind :]
+    ends = results[: signature.states]
     sources = {*(names[p] for p in site.wanted), *site.captured}
     goals = {y for y, g in zip(results, site.gradients, strict=True) if g is not None}
     active = _active(graph, dict(zip(starts, ends, strict=True)), sources, goals)
@@ -90,11 +90,12 @@ def backwards(inner: Inner, face: Face) -> Trip:
         return inner.like(ir.Value(name=build.unique(f"{name}.carried")), name)
 
     taken = {ends[starts.index(start)]: stand_in(start) for start in active}
-    written = zip(results[face.states :], site.gradients[face.states :], face.written, strict=True)
-    lines = {y: (stand_in(y), g, line) for y, g, line in written if g is not None}
-    read = [p for p in site.wanted if p >= face.before + face.states]
+    behind = signature.states
+    slices = zip(results[behind:], site.gradients[behind:], signature.written, strict=True)
+    written = {y: (stand_in(y), g, slicing) for y, g, slicing in slices if g is not None}
+    read = [p for p in site.wanted if p >= signature.before + signature.states]
     wrt = [*active, *(names[p] for p in read), *site.captured]
-    found = inner.gradients(taken | {y: g for y, (g, _, _) in lines.items()}, wrt)
+    found = inner.gradients(taken | {y: g for y, (g, _, _) in written.items()}, wrt)
     carried = zip(active, taken.values(), strict=True)
     given = []
     for start, after in carried:
@@ -107,11 +108,11 @@ def backwards(inner: Inner, face: Face) -> Trip:
         given.append(inner.like(build.op("Add", [before, found[name]]), name))
     return Trip(
         inner,
-        face,
+        signature,
         (*(names.index(start) for start in active), *inside),
         (*taken.values(), *sums),
         tuple(given),
-        tuple(lines.values()),
+        tuple(written.values()),
         {p: inner.like(inner.result(found[names[p]]), names[p]) for p in read if names[p] in found},
     )
 
@@ -136,7 +137,15 @@ def _active(
 
 
 def record(site: Site, places: Collection[int]) -> list[ir.Value]:
-    """Let the forward loop give some of what its body takes in each trip, as further outputs."""
+    """Let the forward loop give some of what its body takes in each trip, as further outputs.
+
+    Args:
+        site: The loop.
+        places: Of what its body takes.
+
+    Returns:
+        The outputs: the values of all trips.
+    """
     node, build, found = site.view.node, site.build, []
     body = node.attributes["body"].as_graph()
     for place in places:

@@ -15,7 +15,8 @@ import onnx_ir as ir
 from pitc.ir.expr import Shape
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import Poly, nonneg
-from pitc.passes.grad.site import Backward, Site
+from pitc.passes.grad.backward import Backward
+from pitc.passes.grad.site import Site
 from pitc.passes.rules.convolution import window_of
 
 IMAGE = 2  # the first spatial dimension

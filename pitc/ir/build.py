@@ -6,6 +6,7 @@ they go. What differs between operator sets stands here once.
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -234,6 +235,10 @@ class NodeBuilder(NodeMaker):
         key = (domain, op_type, *inputs, repr(sorted(attributes.items())))
         stems = [op_type.lower()]
         return self.once(key, lambda: self.node(domain, op_type, inputs, attributes, stems)[0])
+
+    def total(self, parts: Sequence[ir.Value]) -> ir.Value:
+        """The sum of values, from the first to the last."""
+        return reduce(lambda whole, part: self.op("Add", [whole, part]), parts)
 
     def apply(
         self, op_type: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]

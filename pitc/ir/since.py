@@ -20,6 +20,7 @@ class Since(IntEnum):
     LISTS = 13  # lists of numbers are inputs; before, and longer for most reductions, attributes
     SOFTMAX_OF_AXIS = 13  # before, all dimensions from the axis on were one line
     ZERO_SIZES = 14  # a Reshape takes a size of 0 as one (`allowzero`)
+    SCATTERED_SUMS = 16  # scatters that add
     REDUCED_LISTS = 18  # the axes of all reductions are an input
     DFT_OF_INPUT = 20  # the axis of a DFT is an input
     GELU = 20

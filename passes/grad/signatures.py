@@ -18,7 +18,7 @@ Typed = tuple[np.dtype | None, Shape | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Slicing:
     """A tensor that a trip reads, or writes, one slice of.
 
     Args:
@@ -30,13 +30,13 @@ class Line:
     back: int = 0
 
     @property
-    def reverse(self) -> "Line":
+    def reverse(self) -> "Slicing":
         """The same the other way."""
-        return Line(self.axis, 1 - self.back)
+        return Slicing(self.axis, 1 - self.back)
 
 
 @dataclass(frozen=True, slots=True)
-class Face:
+class Signature:
     """What a body takes and gives. What it takes stands for the node's operands, in their order.
 
     Args:
@@ -54,12 +54,12 @@ class Face:
     before: int = 0
     behind: int = 0
     states: int = 0
-    read: tuple[Line, ...] = ()
-    written: tuple[Line, ...] = ()
+    read: tuple[Slicing, ...] = ()
+    written: tuple[Slicing, ...] = ()
     runs: bool = False
     trips: Poly | None = None
 
-    def line(self, k: int, sizes: Sequence[Poly | None]) -> tuple[Poly | None, ...] | None:
+    def written_sizes(self, k: int, sizes: Sequence[Poly | None]) -> tuple[Poly | None, ...] | None:
         """Sizes of what is written slice by slice.
 
         Args:
@@ -75,11 +75,11 @@ class Face:
         return (*known[:axis], self.trips, *known[axis:])
 
 
-def _branches(graph: Graph, node: ir.Node) -> Face:
-    return Face()
+def _branches(graph: Graph, node: ir.Node) -> Signature:
+    return Signature()
 
 
-def _loop(graph: Graph, node: ir.Node) -> Face:
+def _loop(graph: Graph, node: ir.Node) -> Signature:
     if not is_loop(graph, node):
         raise NoRule(
             "it carries a value that is absent, or its body takes the number of the trip, or the "
@@ -90,10 +90,10 @@ def _loop(graph: Graph, node: ir.Node) -> Face:
     shapes = [first_shapes(graph, node)[0], *graph.carried[node]]
     count = len(node.attributes["body"].as_graph().outputs) - 1 - len(states)
     given = tuple(zip(types, shapes, strict=True))
-    return Face(given, FIXED, 1, len(states), (), (Line(),) * count)
+    return Signature(given, FIXED, 1, len(states), (), (Slicing(),) * count)
 
 
-def _scan(graph: Graph, node: ir.Node) -> Face:
+def _scan(graph: Graph, node: ir.Node) -> Signature:
     operands = [x for x in node.inputs if x is not None]
     read = _lines(node, "input", int(attribute(node, "num_scan_inputs", 0)))
     kept = len(operands) - len(read)
@@ -102,29 +102,31 @@ def _scan(graph: Graph, node: ir.Node) -> Face:
     known = [graph[x.name or ""] for x in operands]
     # that states keep their shapes is a rule of the operator
     shapes = [x.shape for x in known[:kept]]
-    shapes += [_slice(x.shape, line) for x, line in zip(known[kept:], read, strict=True)]
+    shapes += [_slice(x.shape, slicing) for x, slicing in zip(known[kept:], read, strict=True)]
     given = tuple((x.dtype, shape) for x, shape in zip(known, shapes, strict=True))
     count = len(node.attributes["body"].as_graph().outputs) - kept
-    first, line = known[kept].shape, read[0]
-    trips = first[line.axis] if first is not None and _slice(first, line) is not None else None
-    return Face(given, 0, 0, kept, read, _lines(node, "output", count), True, trips)
+    first, slicing = known[kept].shape, read[0]
+    trips = (
+        first[slicing.axis] if first is not None and _slice(first, slicing) is not None else None
+    )
+    return Signature(given, 0, 0, kept, read, _lines(node, "output", count), True, trips)
 
 
-def _lines(node: ir.Node, kind: str, count: int) -> tuple[Line, ...]:
+def _lines(node: ir.Node, kind: str, count: int) -> tuple[Slicing, ...]:
     axes, back = (attribute(node, f"scan_{kind}_{x}") for x in ("axes", "directions"))
     pairs = zip(axes or [0] * count, back or [0] * count, strict=True)
-    return tuple(Line(int(axis), int(way)) for axis, way in pairs)
+    return tuple(Slicing(int(axis), int(way)) for axis, way in pairs)
 
 
-def _slice(shape: Shape | None, line: Line) -> Shape | None:
-    if shape is None or not -len(shape) <= line.axis < len(shape):
+def _slice(shape: Shape | None, slicing: Slicing) -> Shape | None:
+    if shape is None or not -len(shape) <= slicing.axis < len(shape):
         return None
-    axis = line.axis % len(shape)
+    axis = slicing.axis % len(shape)
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-#: Gives the face of a node's bodies, or raises NoRule.
-FACES: Mapping[Key, Callable[[Graph, ir.Node], Face]] = {
+#: Gives the signature of a node's bodies, or raises NoRule.
+SIGNATURES: Mapping[Key, Callable[[Graph, ir.Node], Signature]] = {
     ("", "If"): _branches,
     ("", "Loop"): _loop,
     ("", "Scan"): _scan,
