@@ -61,6 +61,7 @@ HERE: dict[str, Callable[[Path], None]] = {
     "quickstart.md": _nothing,
     "artifact.md": _nothing,
     "api.md": _nothing,
+    "training.md": _nothing,
     "case.md": _nothing,
     "theory.md": _nothing,
     "attention.md": _nothing,
