@@ -58,12 +58,20 @@ BY_RECORD: Mapping[Adjoint, Rule] = {
 }
 
 
-def has_adjoint(graph: Graph, node: ir.Node) -> bool:
-    """True for a node whose record and expression say how its gradients follow."""
+def rule_of(graph: Graph, node: ir.Node) -> Rule | None:
+    """How the gradients of a node's operands follow; None where its record does not tell.
+
+    Args:
+        graph: The graph, derived.
+        node: Its node.
+    """
     record, expr = operator_of(node), graph[first_output(node)].expr
-    moved = record.packs in MOVED if expr is None else expr.combine is Combine.MOVE
-    known = record.adjoint is not None or record.derivative is not None
-    return moved or known or record.converts
+    if record.adjoint is not None:
+        return BY_RECORD[record.adjoint]
+    if record.derivative is not None or record.converts:
+        return maps.elementwise
+    moves_elements = record.packs in MOVED if expr is None else expr.combine is Combine.MOVE
+    return moves.move if moves_elements else None
 
 
 def adjoint(site: Site) -> Mapping[int, ir.Value]:
@@ -78,16 +86,10 @@ def adjoint(site: Site) -> Mapping[int, ir.Value]:
     Raises:
         NoRule: One of them is not known; the text says why.
     """
-    record = operator_of(site.view)
-    if record.adjoint is not None:
-        return BY_RECORD[record.adjoint](site)
-    if record.rule is None:
-        raise NoRule(
-            f"operator {site.view.domain or 'ai.onnx'}::{site.view.op} has no derivative here"
-        )
-    expr = site.view.graph[site.view.out()].expr
-    if record.derivative is not None or record.converts:
-        return maps.elementwise(site)
-    if record.packs in MOVED if expr is None else expr.combine is Combine.MOVE:
-        return moves.move(site)
-    raise NoRule("it has no derivative here")
+    view = site.view
+    rule = rule_of(view.graph, view.node)
+    if rule is None:
+        known = operator_of(view).rule is not None
+        name = "it" if known else f"operator {view.domain or 'ai.onnx'}::{view.op}"
+        raise NoRule(f"{name} has no derivative here")
+    return rule(site)

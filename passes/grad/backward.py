@@ -37,7 +37,7 @@ class Backward(NodeBuilder):
 
     def __init__(self, graph: Graph, main: ir.Graph) -> None:
         super().__init__(main, PREFIX)
-        self.known = graph
+        self.graph = graph
 
     def ints(self, *numbers: int) -> ir.Value:
         """An int64 vector."""
@@ -49,7 +49,7 @@ class Backward(NodeBuilder):
 
     def extents(self, x: ir.Value) -> Shape | None:
         """Extents of a value of the source graph; None where its rank is unknown, or it is new."""
-        return self.known[x.name or ""].shape
+        return self.graph[x.name or ""].shape
 
     def shape(self, x: ir.Value) -> ir.Value:
         """The shape of a value: a constant where all of it is known."""
@@ -84,7 +84,7 @@ class Backward(NodeBuilder):
 
     def cast(self, x: ir.Value, dtype: np.dtype) -> ir.Value:
         """A value in a type."""
-        known = self.known[x.name or ""].dtype
+        known = self.graph[x.name or ""].dtype
         if known is not None and known == dtype:  # NumPy takes None for float64
             return x
         return self.op("Cast", [x], to=ir.DataType.from_numpy(dtype))

@@ -5,6 +5,7 @@ Loss("cross_entropy", scores="logits")  ->  an input `labels`, and the mean over
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +17,7 @@ from pitc.ir.graph import Graph
 from pitc.passes.exprs.derive import derive
 from pitc.passes.grad.backward import wide
 from pitc.passes.grad.names import near, value_of
+from pitc.passes.grad.reach import differentiable
 
 IGNORED = -100  # the label that PyTorch ignores
 
@@ -63,8 +65,8 @@ def add_loss(model: ir.Model, loss: Loss) -> str:
     Raises:
         UsageError: The loss does not fit the model.
     """
-    make = KINDS.get(loss.kind)
-    if make is None:
+    kind = KINDS.get(loss.kind)
+    if kind is None:
         raise UsageError(f"no loss is named '{loss.kind}'", hint=f"losses: {', '.join(KINDS)}")
     graph = Graph(model)
     derive(graph)
@@ -73,7 +75,7 @@ def add_loss(model: ir.Model, loss: Loss) -> str:
             raise UsageError(f"the model has no value '{name}'", hint=near(graph, name))
     if graph.has(loss.labels):
         raise UsageError(f"the model has a value '{loss.labels}' already", hint="rename labels")
-    by_class = make in (_cross_entropy, _likelihood)
+    by_class = kind.by_class
     if by_class and loss.mask is not None:
         raise UsageError(
             f"{loss.kind} takes no mask", hint="labels that do not count: ignore_index"
@@ -81,14 +83,15 @@ def add_loss(model: ir.Model, loss: Loss) -> str:
     if not by_class and loss.weights is not None:
         raise UsageError(f"{loss.kind} has no classes, so no weights of them")
     shape, dtype = graph[loss.scores].shape, graph[loss.scores].dtype
-    if shape is None or dtype is None or dtype.kind != "f" or (by_class and len(shape) < 2):
+    floats = differentiable(graph, loss.scores)
+    if shape is None or dtype is None or not floats or (by_class and len(shape) < 2):
         raise UsageError(f"'{loss.scores}' are no scores: {dtype} of shape {shape}")
     build = NodeBuilder(model.graph, "loss")
     labels = ir.Value(name=loss.labels)
     labels.type = ir.TensorType(ir.DataType.INT64 if by_class else ir.DataType.from_numpy(dtype))
     labels.shape = _declared(shape[:-1] if by_class else shape)
     model.graph.inputs.append(labels)
-    result = make(_Parts(build, model, loss, value_of(model, loss.scores), labels, dtype))
+    result = kind.make(_Parts(build, model, loss, value_of(model, loss.scores), labels, dtype))
     result.name = build.names.value("loss")
     return result.name
 
@@ -131,20 +134,13 @@ def _rows(parts: _Parts) -> tuple[ir.Value, ir.Value]:
 
 
 def _by_class(parts: _Parts, op: str) -> ir.Value:
+    """A mean by an operator of ONNX."""
     rows, labels = _rows(parts)
     weights = [] if parts.loss.weights is None else [parts.value(parts.loss.weights)]
     ignored = parts.loss.ignore_index
     if ignored is None:
         return parts.build.op(op, [rows, labels, *weights], reduction="mean")
     return parts.build.op(op, [rows, labels, *weights], reduction="mean", ignore_index=ignored)
-
-
-def _cross_entropy(parts: _Parts) -> ir.Value:
-    return _by_class(parts, "SoftmaxCrossEntropyLoss")
-
-
-def _likelihood(parts: _Parts) -> ir.Value:
-    return _by_class(parts, "NegativeLogLikelihoodLoss")
 
 
 def _mean(parts: _Parts, each: ir.Value) -> ir.Value:
@@ -184,10 +180,23 @@ def _logits(parts: _Parts) -> ir.Value:
     return _mean(parts, each)
 
 
-KINDS: Mapping[str, Callable[[_Parts], ir.Value]] = {
-    "cross_entropy": _cross_entropy,
-    "nll": _likelihood,
-    "mse": _squares,
-    "bce": _chances,
-    "bce_with_logits": _logits,
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of loss.
+
+    Args:
+        make: Adds its nodes.
+        by_class: Labels are classes; else they are numbers of the scores' type.
+    """
+
+    make: Callable[[_Parts], ir.Value]
+    by_class: bool = False
+
+
+KINDS: Mapping[str, Kind] = {
+    "cross_entropy": Kind(partial(_by_class, op="SoftmaxCrossEntropyLoss"), by_class=True),
+    "nll": Kind(partial(_by_class, op="NegativeLogLikelihoodLoss"), by_class=True),
+    "mse": Kind(_squares),
+    "bce": Kind(_chances),
+    "bce_with_logits": Kind(_logits),
 }

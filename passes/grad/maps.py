@@ -12,7 +12,7 @@ from pitc.ir.index import ONE
 from pitc.ir.index import ZERO as FIRST
 from pitc.passes.grad.backward import BOOL, Backward
 from pitc.passes.grad.site import Site, bare_axes
-from pitc.passes.grad.terms import Written, simplified
+from pitc.passes.grad.terms import TermWriter, simplified
 from pitc.passes.rules.elementwise import data_operands
 from pitc.passes.rules.record import operator_of
 from pitc.passes.rules.term import ZERO
@@ -34,11 +34,11 @@ def elementwise(site: Site) -> dict[int, ir.Value]:
     reads = dict(zip(places, expr.reads, strict=True))
     if missing := [i for i in site.wanted if i not in reads or i >= len(terms)]:
         raise NoRule(f"its input {missing[0]} has no derivative here")
-    written = Written(site.build, site.dtype, lambda i: _aligned(site, reads.get(i), i), site.y)
+    writer = TermWriter(site.build, site.dtype, lambda i: _aligned(site, reads.get(i), i), site.y)
     found = {}
     for i in site.wanted:
         term = simplified(terms[i], lambda k: _number(site, k))
-        g = written.times(site.g, term)
+        g = writer.times(site.g, term)
         if g is not None:
             found[i] = summed_like(site.build, g, expr, reads[i], site.x(i))
     return found

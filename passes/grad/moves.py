@@ -32,7 +32,7 @@ def move(site: Site) -> dict[int, ir.Value]:
     expr = site.view.graph[site.view.out()].expr
     if expr is None:
         return by_places(site)
-    read = {r.operand for r in expr.reads}  # what has no elements is not
+    read = {r.operand for r in expr.reads}  # an operand without elements is not read
     site = replace(site, wanted=tuple(i for i in site.wanted if i in read))
     if site.view.n_outputs > 1:
         return _parts(site)

@@ -15,7 +15,7 @@ from pitc.passes.control.bodies import declared, model_of
 from pitc.passes.expand.expansion import EXPANSIONS, expand_nodes
 from pitc.passes.expand.standard import is_function
 from pitc.passes.exprs.derive import derive
-from pitc.passes.grad.adjoints import has_adjoint
+from pitc.passes.grad.adjoints import rule_of
 from pitc.passes.grad.signatures import SIGNATURES, Signature
 from pitc.passes.rules.record import key_of
 
@@ -30,7 +30,7 @@ def opened(model: ir.Model, names: Names | None = None) -> Graph:
     before = names_of(model.graph).values
     while True:  # a body may have fused nodes of its own
         graph = _derived(model)
-        fused = [n for n in graph.nodes if _has_parts(n, graph.opset) and not has_adjoint(graph, n)]
+        fused = [n for n in graph.nodes if _has_parts(n, graph.opset) and not rule_of(graph, n)]
         if not expand_nodes(model, fused):
             return graph
         _let_go(model)

@@ -10,22 +10,42 @@ Source: the documentation of `torch.optim` SGD, Adam and AdamW.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
+import numpy as np
 import onnx_ir as ir
 
+from pitc.ir.build import NodeBuilder
 
-class Arithmetic(Protocol):
-    """Adds nodes of one weight's update."""
 
-    def op(self, op_type: str, *operands: "ir.Value | float") -> ir.Value:
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """Adds nodes of values of one type.
+
+    Args:
+        build: Takes the nodes.
+        dtype: The type.
+    """
+
+    build: NodeBuilder
+    dtype: np.dtype
+
+    def op(self, op_type: str, *operands: ir.Value | float) -> ir.Value:
         """A node of values and numbers."""
-        ...
+        values = [
+            x if isinstance(x, ir.Value) else self.build.constant(np.asarray(x, self.dtype))
+            for x in operands
+        ]
+        return self.build.op(op_type, values)
+
+    def cast(self, x: ir.Value) -> ir.Value:
+        """A value in that type."""
+        kind = ir.DataType.from_numpy(self.dtype)
+        return x if x.dtype == kind else self.build.op("Cast", [x], to=kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What an update is made of.
+    """What an update is made of, all of it in one type: half floats lose small changes and squares.
 
     Args:
         make: Adds its nodes.
@@ -33,7 +53,7 @@ class Update:
         gradient: Its gradient.
         state: Its state before, by name.
         rate: The learning rate, a scalar.
-        step: How many updates there were with this one, a scalar of the weight's type.
+        step: How many updates there were with this one, a scalar.
         decay: The weight decay; 0 for none.
         settings: The optimizer's numbers, by name.
     """

@@ -11,7 +11,7 @@ from pitc.ir.expr import Combine, Reducer
 from pitc.ir.graph import NoRule
 from pitc.passes.grad.moves import move
 from pitc.passes.grad.site import Site, bare_axes
-from pitc.passes.grad.terms import Written, mentions
+from pitc.passes.grad.terms import TermWriter, mentions
 from pitc.passes.rules.record import operator_of
 from pitc.passes.rules.term import X
 
@@ -42,9 +42,9 @@ def reduced(site: Site) -> dict[int, ir.Value]:
             return {0: _others(site, g, dims)}
     if terms is None:
         raise NoRule("it has no derivative here")
-    written = Written(build, site.dtype, site.x, lambda: y)
+    writer = TermWriter(build, site.dtype, site.x, lambda: y)
     (term,) = terms(site.view)
-    found = written.times(g, term)
+    found = writer.times(g, term)
     if found is None:
         return {}
     return {0: found if mentions(term, X) else build.expand_like(found, x)}

@@ -76,8 +76,7 @@ def _adjoint(site: Site) -> dict[Wrt, ir.Value]:
     found: dict[Wrt, ir.Value] = {}
     try:
         pairs = adjoint(site).items() if control is None else control(site).items()
-        for place, g in pairs:
-            found[place] = g
+        found.update((place, g) for place, g in pairs)
     except NoRule as why:
         name, op = node_name(site.view.node), site.view.op
         raise ModelError(f"no gradient of {op}: {why}", node=name, hint=HINT) from None

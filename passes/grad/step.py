@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from pitc.ir.build import NodeBuilder
 from pitc.ir.unused import remove_unused
+from pitc.passes.grad.backward import wide
 from pitc.passes.grad.names import value_of
-from pitc.passes.grad.optimizers import Optimizer, Update
+from pitc.passes.grad.optimizers import Arithmetic, Optimizer, Update
 
 NEXT, RATE, STEP, SCALE, SKIPPED = "next.", "learning_rate", "step", "loss_scale", "skipped"
 STATE = "pitc.state"  # key in `metadata_props` of a model: outputs, and the inputs they are next
@@ -63,23 +64,15 @@ class Step:
         self._model, self._training = model, training
         self._optimizer, self._settings = optimizer, settings
         self._build = NodeBuilder(model.graph, "update")
-        self._dtype = np.dtype(np.float32)
         self._next: dict[str, str] = {}
         self._outputs: list[ir.Value] = []
         self._finite: ir.Value | None = None
-
-    def op(self, op_type: str, *operands: ir.Value | float) -> ir.Value:
-        """A node of values and numbers, which get the type of the weight."""
-        values = [
-            x if isinstance(x, ir.Value) else self._build.constant(np.asarray(x, self._dtype))
-            for x in operands
-        ]
-        return self._build.op(op_type, values)
+        self._single = Arithmetic(self._build, np.dtype(np.float32))
 
     def add(self, of: Mapping[str, str], loss: str, keep: Sequence[str]) -> dict[str, str]:
         """Add all nodes; which outputs are next to which inputs."""
         graph, training = self._model.graph, self._training
-        gradients = {name: self._gradient(of[name]) for name in of}
+        gradients = {name: self._gradient(name, of[name]) for name in of}
         kept = [value_of(self._model, name) for name in dict.fromkeys([loss, *keep])]
         rate = self._input(RATE, np.asarray(training.rate, np.float32))
         gradients = self._scaled(gradients)
@@ -93,12 +86,17 @@ class Step:
         self._model.metadata_props[STATE] = json.dumps(self._next)
         return self._next
 
-    def _gradient(self, name: str) -> ir.Value:
-        """The gradient behind the node that only names it."""
-        node = value_of(self._model, name).producer()
+    def _gradient(self, name: str, output: str) -> ir.Value:
+        """The gradient of a weight in the type of its update, behind the node that names it."""
+        node = value_of(self._model, output).producer()
         value = None if node is None else node.inputs[0]
         assert value is not None
-        return value
+        make = self._arithmetic(name)
+        return value if make.dtype == self._type_of(name) else make.cast(value)
+
+    def _arithmetic(self, name: str) -> Arithmetic:
+        """Of the update of a weight."""
+        return Arithmetic(self._build, wide(self._type_of(name)))
 
     def _input(self, name: str, default: np.ndarray) -> ir.Value:
         """A new input with a default."""
@@ -132,19 +130,17 @@ class Step:
         """Without the factor of the loss; and whether all of them are finite."""
         if not self._training.scaled:
             return gradients
-        build, scale = self._build, value_of(self._model, SCALE)
-        zeros = []
+        build, single, scale = self._build, self._single, value_of(self._model, SCALE)
+        zeros, found = [], {}
         for name, g in gradients.items():
-            self._dtype = self._type_of(name)
-            total = build.op("ReduceSum", [self.op("Mul", g, 0.0)], keepdims=0)
-            zeros.append(self._wide(total))  # NaN where one is infinite
+            make = self._arithmetic(name)
+            total = build.op("ReduceSum", [make.op("Mul", g, 0.0)], keepdims=0)
+            zeros.append(single.cast(total))  # NaN where one is infinite
+            found[name] = make.op("Div", g, make.cast(scale))
         bad = build.op("IsNaN", [build.total(zeros)])
         self._finite = build.op("Not", [bad])
         self._output(SKIPPED, bad)
-        return {
-            name: build.op("Div", [g, self._typed(scale, self._type_of(name))])
-            for name, g in gradients.items()
-        }
+        return found
 
     def _clipped(self, gradients: dict[str, ir.Value]) -> dict[str, ir.Value]:
         """Made smaller together where their norm is too large.
@@ -154,20 +150,16 @@ class Step:
         most = self._training.clip
         if most is None:
             return gradients
-        build = self._build
+        build, single = self._build, self._single
         squares = [
-            build.op("ReduceSumSquare", [self._wide(g)], keepdims=0) for g in gradients.values()
+            build.op("ReduceSumSquare", [single.cast(g)], keepdims=0) for g in gradients.values()
         ]
-        self._dtype = np.dtype(np.float32)
-        norm = self.op("Sqrt", build.total(squares))
-        factor = self.op("Min", self.op("Div", most, self.op("Add", norm, 1e-6)), 1.0)
+        norm = single.op("Sqrt", build.total(squares))
+        factor = single.op("Min", single.op("Div", most, single.op("Add", norm, 1e-6)), 1.0)
         return {
-            name: build.op("Mul", [g, self._typed(factor, self._type_of(name))])
+            name: self._arithmetic(name).op("Mul", g, self._arithmetic(name).cast(factor))
             for name, g in gradients.items()
         }
-
-    def _wide(self, g: ir.Value) -> ir.Value:
-        return self._build.op("Cast", [g], to=ir.DataType.FLOAT)
 
     def _type_of(self, name: str) -> np.dtype:
         """The type of a weight and its gradient."""
@@ -177,31 +169,28 @@ class Step:
 
     def _updated(self, name: str, g: ir.Value, rate: ir.Value, step: ir.Value | None) -> None:
         """Add the update of one weight."""
-        weight, training = value_of(self._model, name), self._training
-        self._dtype = dtype = self._type_of(name)
-        states = {part: self._state(part, weight) for part in self._optimizer.state}
+        weight, training, make = value_of(self._model, name), self._training, self._arithmetic(name)
+        states = {part: self._state(part, weight, make.dtype) for part in self._optimizer.state}
         spared = any(fnmatch.fnmatch(name, pattern) for pattern in training.no_decay)
         update = Update(
-            self,
-            weight,
+            make,
+            make.cast(weight),
             g,
             states,
-            self._typed(rate, dtype),
-            None if step is None else self._typed(step, dtype),
+            make.cast(rate),
+            None if step is None else make.cast(step),
             0.0 if spared else training.decay,
             self._settings,
         )
         new, after = self._optimizer.rule(update)
-        self._keeps(name, weight, new)
+        narrow = Arithmetic(self._build, self._type_of(name))
+        self._keeps(name, weight, new if narrow.dtype == make.dtype else narrow.cast(new))
         for part, value in after.items():
             self._keeps(f"{part}.{name}", states[part], value)
 
-    def _typed(self, x: ir.Value, dtype: np.dtype) -> ir.Value:
-        """A scalar in a type."""
-        return self._build.op("Cast", [x], to=ir.DataType.from_numpy(dtype))
-
-    def _state(self, part: str, weight: ir.Value) -> ir.Value:
+    def _state(self, part: str, weight: ir.Value, dtype: np.dtype) -> ir.Value:
         """An input for one part of a weight's state."""
-        value = ir.Value(name=f"{part}.{weight.name}", type=weight.type, shape=weight.shape)
+        kind = ir.TensorType(ir.DataType.from_numpy(dtype))
+        value = ir.Value(name=f"{part}.{weight.name}", type=kind, shape=weight.shape)
         self._model.graph.inputs.append(value)
         return value

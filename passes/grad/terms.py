@@ -75,8 +75,8 @@ def mentions(term: Term, part: Term) -> bool:
     return term == part or any(mentions(p, part) for p in inner)
 
 
-class Written:
-    """Terms of one node as nodes.
+class TermWriter:
+    """Writes terms of one node as nodes.
 
     Args:
         build: Takes them.

@@ -130,6 +130,38 @@ def test_optimizers_follow_their_definitions(optimizer: str, options: Arrays) ->
         np.testing.assert_allclose(trainer.get()[name], want, rtol=1e-3, atol=3e-5)
 
 
+@pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
+def test_weights_of_float16_are_updated_in_float32(optimizer: str) -> None:
+    """Adam's epsilon is 0 in float16, and so are squares of gradients."""
+    half = mlp(np.float16)
+    kept = {name: x.copy() for name, x in weights_of(half).items()}
+    kept["w1"][:, 3] = 0
+    kept["b1"][3] = -1  # a unit that never fires: its gradients are 0
+    single = mlp()
+    for model in (half, single):
+        for x in model.graph.initializer:
+            numbers = kept[x.name].astype(numpy_helper.to_array(x).dtype)
+            x.CopyFrom(numpy_helper.from_array(numbers, x.name))
+    options: Arrays = {"optimizer": optimizer, "learning_rate": 2e-3, "clip": 1.0}
+    found = []
+    for model, scaled in ((single, False), (half, False), (half, True)):
+        step = ir.to_proto(pitc.train_step(model, LOSS, loss_scale=scaled, **options))
+        trainer = pitc.Trainer(ort.InferenceSession(step.SerializeToString()))
+        dtype = numpy_helper.to_array(model.graph.initializer[0]).dtype
+        scale = {"loss_scale": np.float32(1024)} if scaled else {}
+        feeds = batch(0, np.float16)
+        made = trainer.step({**feeds, "x": feeds["x"].astype(dtype), **scale})
+        assert not made.get("skipped")
+        found.append(trainer.get())
+    want, *others = found
+    for name in kept:
+        for got in others:
+            assert got[name].dtype == np.float16
+            # a weight is rounded once, and the gradient on its way
+            near = 2.0**-10 * np.abs(want[name]) + 2e-2 * 2e-3
+            assert (np.abs(got[name] - want[name]) <= near).all(), (optimizer, name)
+
+
 def test_the_default_rate_is_the_one_that_was_asked_for() -> None:
     model, feeds = mlp(), batch(1)
     step = pitc.train_step(model, LOSS, ["b2"], optimizer="sgd", learning_rate=0.25)
