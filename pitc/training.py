@@ -105,7 +105,8 @@ def train_step(
 
     Each trained weight W is an input, with its numbers as the default, and the output `next.W`;
     likewise what the optimizer keeps (`mean.W`, `square.W` of Adam, `momentum.W`; all 0 at first,
-    and float32 at least, as is the arithmetic of the update) and the number of steps. `Trainer` runs such a model and hands these on.
+    and float32 at least, as is the arithmetic of the update) and the number of steps. `Trainer`
+    runs such a model and hands these on.
 
     Args:
         model: As of `compile`. It is not changed.
