@@ -146,10 +146,6 @@ class Body(NodeMaker):
         ]
         return self.add(op_type, inputs, attributes, outputs, name, domain)
 
-    def ints(self, *numbers: int) -> ir.Value:
-        """An int64 vector."""
-        return self.constant(np.asarray(numbers, np.int64))
-
     def number(self, x: float) -> ir.Value:
         """A float32 scalar."""
         return self.constant(np.float32(x))
@@ -187,10 +183,6 @@ class Body(NodeMaker):
             shape = self.op("Shape", x)
             parts.insert(0, self.op("Slice", shape, self.ints(0), self.ints(kept)))
         return self.op("Reshape", x, self.op("Concat", *parts, axis=0), allowzero=1)
-
-    def transpose(self, x: ir.Value, order: Sequence[int]) -> ir.Value:
-        """Transpose, if that changes anything."""
-        return x if list(order) == sorted(order) else self.op("Transpose", x, perm=list(order))
 
     def split(self, x: ir.Value, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
         """Parts of the given sizes along an axis."""

@@ -39,10 +39,6 @@ class Backward(NodeBuilder):
         super().__init__(main, PREFIX)
         self.graph = graph
 
-    def ints(self, *numbers: int) -> ir.Value:
-        """An int64 vector."""
-        return self.constant(np.asarray(numbers, np.int64))
-
     def number(self, x: float, dtype: np.dtype) -> ir.Value:
         """A scalar of that type."""
         return self.constant(np.asarray(x, dtype))
@@ -124,10 +120,6 @@ class Backward(NodeBuilder):
     def zeros_like(self, x: ir.Value, dtype: np.dtype) -> ir.Value:
         """Zeros in the shape of a value."""
         return self.full(0, dtype, self.shape(x))
-
-    def transpose(self, x: ir.Value, order: Sequence[int]) -> ir.Value:
-        """Dimensions in another order, if that changes anything."""
-        return x if list(order) == sorted(order) else self.op("Transpose", [x], perm=list(order))
 
     def reduced(
         self, x: ir.Value, axes: Sequence[int], *, keep: bool, op: str = "ReduceSum"

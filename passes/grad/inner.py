@@ -44,11 +44,20 @@ class Inner:
     copies: dict[ir.Value, ir.Value]
 
     def gradients(self, seeds: Mapping[str, ir.Value], wrt: Collection[str]) -> dict[str, ir.Value]:
-        """The gradients of some of its values, by their names; those that are 0 are left out."""
+        """The gradients of some of its values, by their names; those that are 0 are left out.
+
+        Args:
+            seeds: The loss's gradients of the body's results, by their names.
+            wrt: Names of values in the body.
+        """
         return self.site.engine(self.graph, self.build, seeds, wrt)
 
     def like(self, value: ir.Value, name: str) -> ir.Value:
         """A new value, with the type and shape of another one.
+
+        Args:
+            value: The new one.
+            name: The other one, a value of the body.
 
         Raises:
             NoRule: The type is unknown.
@@ -76,7 +85,7 @@ class Inner:
                 )
 
     def close(self, inputs: Sequence[ir.Value]) -> ir.Graph:
-        """The copy as a body that takes other inputs."""
+        """The copy as a body that takes other inputs, and captures what the body did."""
         main = self.model.graph
         for outer, copy in self.copies.items():
             copy.replace_all_uses_with(outer)

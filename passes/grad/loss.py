@@ -124,13 +124,10 @@ class _Parts:
 
 def _rows(parts: _Parts) -> tuple[ir.Value, ir.Value]:
     """Scores as one matrix, and labels as one vector."""
-    build, scores = parts.build, parts.scores
-    last = build.op(
-        "Gather", [build.op("Shape", [scores]), build.constant(np.asarray([-1]))], axis=0
-    )
-    one = build.constant(np.asarray([-1]))
-    rows = build.op("Reshape", [scores, build.op("Concat", [one, last], axis=0)])
-    return rows, build.op("Reshape", [parts.labels, one])
+    build, scores, rest = parts.build, parts.scores, parts.build.ints(-1)
+    last = build.op("Gather", [build.op("Shape", [scores]), rest], axis=0)
+    rows = build.op("Reshape", [scores, build.op("Concat", [rest, last], axis=0)])
+    return rows, build.op("Reshape", [parts.labels, rest])
 
 
 def _by_class(parts: _Parts, op: str) -> ir.Value:

@@ -105,7 +105,17 @@ def summed_like(
 
 
 def summed_where_1(build: Backward, g: ir.Value, rank: int, x: ir.Value) -> ir.Value:
-    """Summed over the dimensions in front of the operand's, and where its extent is 1."""
+    """Summed over the dimensions in front of the operand's, and where its extent is 1.
+
+    Args:
+        build: Takes the nodes.
+        g: The gradient of each point of the result.
+        rank: Of the result.
+        x: The operand; the sum has its shape.
+
+    Raises:
+        NoRule: The operand's rank is unknown.
+    """
     shape = build.op("Shape", [x])
     extents = build.extents(x)
     if extents is None:

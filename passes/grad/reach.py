@@ -20,6 +20,10 @@ def reached_from(graph: Graph, names: Iterable[str]) -> set[str]:
 
     What is of no known type (a sequence of tensors, say) may hold floats: what it was made by must
     tell, or refuse.
+
+    Args:
+        graph: The graph, derived.
+        names: The values to begin with, which are among those found if they may hold floats.
     """
     found = {name for name in names if _may_hold_floats(graph, name)}
     for node in graph.nodes:

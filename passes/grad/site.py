@@ -125,6 +125,11 @@ class Site:
 
 
 def bare_axes(expr: TensorExpr, index: Sequence[object]) -> list[int | None]:
-    """The iteration axis that each dimension of an operand is, whole; None where it is none."""
+    """The iteration axis that each dimension of an operand is, whole; None where it is none.
+
+    Args:
+        expr: How the result reads the operand.
+        index: The places that it reads, one formula for each dimension.
+    """
     known = {p: a for a, e in enumerate(expr.extents) if (p := dim_index(a, e)).digits()}
     return [known.get(p) if p is not None else None for p in index]  # type: ignore[call-overload]

@@ -30,7 +30,7 @@ class Cut:
 
 
 def cut_of(site: Site, d: int) -> Cut | None:
-    """What a slice takes of dimension d; None where that is not known."""
+    """What a slice takes of dimension d of operand 0; None where it goes back, or nobody knows."""
     p, extent = site.expr.reads[0].index[d], site.expr.shape[d]
     size = site.view.shape(0)[d]
     if p is None:
@@ -86,9 +86,9 @@ def _surrounded(build: Backward, g: ir.Value, rest: ir.Value, cuts: Sequence[Cut
     if all(cut.before == cut.after == 0 for cut in cuts):
         return g
     front, back = ([getattr(cut, side) for cut in cuts] for side in ("before", "after"))
-    before, known = (build.ints(*(n or 0 for n in side)) for side in (front, back))
+    before, behind = (build.ints(*(n or 0 for n in side)) for side in (front, back))
     if None in front:
-        remains = build.arithmetic("Sub", rest, known)
+        remains = build.arithmetic("Sub", rest, behind)
         told = build.constant(np.asarray([n is not None for n in front]))
         before = build.op("Where", [told, before, remains]) if None in back else remains
     return build.op("Pad", [g, build.joined([before, build.arithmetic("Sub", rest, before)])])

@@ -70,7 +70,16 @@ class Step:
         self._single = Arithmetic(self._build, np.dtype(np.float32))
 
     def add(self, of: Mapping[str, str], loss: str, keep: Sequence[str]) -> dict[str, str]:
-        """Add all nodes; which outputs are next to which inputs."""
+        """Add all nodes.
+
+        Args:
+            of: For each weight, the output with its gradient.
+            loss: The loss that stays an output.
+            keep: Other values that stay outputs.
+
+        Returns:
+            For each output that is a weight or a state after the step, the input that it is before.
+        """
         graph, training = self._model.graph, self._training
         gradients = {name: self._gradient(name, of[name]) for name in of}
         kept = [value_of(self._model, name) for name in dict.fromkeys([loss, *keep])]

@@ -95,7 +95,15 @@ class TermWriter:
         self._build, self._dtype, self._operand, self._result = build, dtype, operand, result
 
     def times(self, g: ir.Value | None, term: Term) -> ir.Value | None:
-        """A gradient times a term; None stands for 0."""
+        """A gradient times a term.
+
+        Args:
+            g: The gradient; None: 0.
+            term: The term.
+
+        Returns:
+            The product; None: 0, as the term says.
+        """
         match term:
             case Number(0.0):
                 return None

@@ -72,6 +72,10 @@ def _zeros(site: Site, x: ir.Value, like: ir.Value) -> ir.Value:
 def backwards(inner: Inner, signature: Signature) -> Trip:
     """Add the backward way to a copy of a body.
 
+    Args:
+        inner: The copy.
+        signature: What the body takes and gives.
+
     Raises:
         NoRule: The type of a value is unknown, or results and node do not fit.
     """

@@ -184,6 +184,16 @@ class NodeMaker:
         """A node with one output, called by what it does."""
         return self.add(op_type, inputs, attributes, [self.unique(op_type.lower())])[0]
 
+    def ints(self, *numbers: int) -> ir.Value:
+        """An int64 vector."""
+        return self.constant(np.asarray(numbers, np.int64))
+
+    def transpose(self, x: ir.Value, order: Sequence[int]) -> ir.Value:
+        """Dimensions in another order, if that changes anything."""
+        if list(order) == sorted(order):
+            return x
+        return self.apply("Transpose", [x], {"perm": list(order)})
+
     def along(self, op_type: str, x: ir.Value, axes: Sequence[int], **attributes: Any) -> ir.Value:
         """An operator that takes a list of axes."""
         inputs, named = self.listed(op_type, axes)
