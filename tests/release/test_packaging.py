@@ -71,6 +71,8 @@ BELOW = {
     "rests": ("exprs",),
     "normalise": ("rules", "quirks", "control", "exprs", "expand", "widen", "fold", "rests"),
     "live_scales": ("rules", "exprs", "masks", "padding", "normalise"),
+    # gradients: a way of their own, before all others
+    "grad": ("rules", "control", "exprs", "expand", "normalise"),
     # facts
     "facts": ("rules", "control", "exprs", "normalise"),  # bodies of loops are models of their own
     "hidden": (),
