@@ -30,7 +30,13 @@ from pitc.passes.rules.record import Adjoint, PackRule, operator_of
 #: Gives the gradients of the wanted operands, by their places; those that are 0 are left out.
 Rule = Callable[[Site], Mapping[int, ir.Value]]
 
-MOVED = (PackRule.RESHAPED, PackRule.REPEATED, PackRule.TRANSPOSED)
+MOVED = (
+    PackRule.RESHAPED,
+    PackRule.REPEATED,
+    PackRule.TRANSPOSED,
+    PackRule.LOOK_UP,
+    PackRule.LOOK_UP_VECTORS,
+)
 """Of such an operator the node itself tells where elements go, where its expression does not."""
 
 BY_RECORD: Mapping[Adjoint, Rule] = {

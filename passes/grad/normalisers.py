@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from pitc.ir.graph import NoRule
 from pitc.ir.since import Since
-from pitc.passes.grad.maps import elementwise
+from pitc.passes.grad.maps import elementwise, summed_where_1
 from pitc.passes.grad.site import Site
 from pitc.passes.rules.build import dimensions, one_axis
 from pitc.passes.rules.record import operator_of
@@ -132,13 +131,9 @@ def _gathered(site: Site, norm: Norm, g: ir.Value, i: int) -> ir.Value:
     extents = site.view.shape(i)
     front = rank - len(extents)
     ones = [front + d for d, e in enumerate(extents) if e.as_int() == 1]
-    unclear = [
-        d
-        for d, e in enumerate(extents)
-        if e.as_int() is None and e != site.view.shape(0)[front + d]
-    ]
-    if unclear:
-        raise NoRule(f"dimension {unclear[0]} of input {i} may have the extent 1 or not")
+    same = zip(extents, site.view.shape(0)[front:], strict=True)
+    if any(e.as_int() is None and e != other for e, other in same):
+        return summed_where_1(build, g, rank, site.x(i))
     g = build.reduced(g, ones, keep=True)
     return build.reduced(g, range(front), keep=False)
 
