@@ -114,7 +114,17 @@ def _embedded(w: dict[str, Any], ids: Any, places: Any, types: Any) -> Any:
     return w[table("word")][ids] + w[table("token_type")][types] + w[table("position")][places]
 
 
-def _padded_loss(config: BertConfig, w: dict[str, Any], feeds: dict[str, Any]) -> Any:
+def padded_loss(config: BertConfig, w: dict[str, Any], feeds: dict[str, Any]) -> Any:
+    """The loss of an encoder of `models.bert` that labels tokens, in torch.
+
+    Args:
+        config: The encoder's sizes.
+        w: Tensors by the names of the ONNX model's weights.
+        feeds: Tensors by the names of its inputs, and `labels`.
+
+    Returns:
+        The mean cross entropy of tokens whose label is not -100.
+    """
     import torch  # pyright: ignore[reportMissingImports]
     from torch.nn import functional as f  # pyright: ignore[reportMissingImports]
 
@@ -154,12 +164,12 @@ def _packed_loss(config: BertConfig, w: dict[str, Any], feeds: dict[str, Any]) -
 
 def torch_padded(workload: Workload) -> Infer:
     """Torch as it comes, on the padded batch."""
-    return _step(workload, _padded_loss, compiled=False)
+    return _step(workload, padded_loss, compiled=False)
 
 
 def torch_compiled(workload: Workload) -> Infer:
     """The same, compiled for its sizes."""
-    return _step(workload, _padded_loss, compiled=True)
+    return _step(workload, padded_loss, compiled=True)
 
 
 def torch_packed(workload: Workload) -> Infer:

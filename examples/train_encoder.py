@@ -1,64 +1,81 @@
-"""Train a small encoder to guess hidden words of real text; a killed run goes on where it was."""
+"""Train a small encoder to guess hidden words of real texts; a killed run goes on where it was."""
 
 import argparse
-from itertools import islice
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import pitc
 from models.bert import BertConfig, bert
 from models.text import docstrings
 
-WORDS, BATCH, LONGEST, UNKNOWN, HIDDEN, FIRST = 1000, 16, 32, 1, 2, 3
-Ids = npt.NDArray[np.int64]
+WORDS, BATCH, LONGEST, EVERY = 200, 64, 24, 50
+UNKNOWN, HIDDEN, FIRST = 1, 2, 3  # numbers of words; 0 is padding
+RATE, WARM_UP, DECAY, CLIP = 3e-3, 50, 0.01, 1.0
+NO_DECAY = ("*bias", "*LayerNorm*")
+CONFIG = BertConfig(layers=1, hidden=64, heads=4, ffn=128, vocab=WORDS, head="tokens", labels=WORDS)
+Feeds = dict[str, np.ndarray[Any, Any]]
 
 
 def read_texts(count: int) -> list[list[int]]:
-    """Texts as numbers of their words: 0 is padding, 1 any rare word, 2 stands for a hidden one."""
-    texts = [text.lower().split()[:LONGEST] for text in islice(docstrings(), count)]
-    words, counts = np.unique([word for text in texts for word in text], return_counts=True)
-    common = words[np.argsort(-counts, kind="stable")[: WORDS - FIRST]]
-    number = {str(word): FIRST + k for k, word in enumerate(common)}
+    """The beginnings of texts, as numbers of their words."""
+    texts = [re.findall(r"\w+|[^\w\s]", t.lower())[:LONGEST] for t in islice(docstrings(), count)]
+    common = Counter(chain.from_iterable(texts)).most_common(WORDS - FIRST)
+    number = {word: FIRST + k for k, (word, _) in enumerate(common)}
     return [[number.get(word, UNKNOWN) for word in text] for text in texts]
 
 
-def draw(texts: list[list[int]], rng: np.random.Generator) -> dict[str, Ids]:
-    """One padded batch; every seventh word or so is hidden, and only hidden ones are labels."""
+def draw(texts: list[list[int]], k: int) -> Feeds:
+    """The padded batch of step k; only hidden words, about one of seven, have a label."""
+    rng = np.random.default_rng(k)  # so that a run that is started again draws the same
     ids = np.zeros((BATCH, LONGEST), np.int64)
-    for row, k in enumerate(rng.integers(0, len(texts), BATCH)):
-        ids[row, : len(texts[k])] = texts[k]
+    for row, text in enumerate(rng.integers(0, len(texts), BATCH)):
+        ids[row, : len(texts[text])] = texts[text]
     hidden = (rng.random(ids.shape) < 0.15) & (ids >= FIRST)
     feeds = {"input_ids": np.where(hidden, HIDDEN, ids), "attention_mask": (ids > 0).astype(int)}
-    feeds["labels"] = np.where(hidden, ids, -100)
-    return feeds | {"token_type_ids": np.zeros_like(ids)}
+    feeds |= {"token_type_ids": np.zeros_like(ids), "labels": np.where(hidden, ids, -100)}
+    return feeds | {"learning_rate": np.float32(RATE * min(1, (k + 1) / WARM_UP))}
+
+
+def make_trainer() -> pitc.Trainer:
+    """The encoder with random weights, and its training step."""
+    model, loss = bert(CONFIG, np.random.default_rng(0)), pitc.Loss("cross_entropy", "logits")
+    step = pitc.train_step(model, loss, decay=DECAY, no_decay=NO_DECAY, clip=CLIP)
+    return pitc.Trainer(pitc.compile(step, padding="attention_mask", suggest=False))
+
+
+def train(trainer: pitc.Trainer, texts: list[list[int]], steps: int) -> Iterator[tuple[int, float]]:
+    """Each step and its loss, from where the trainer is."""
+    for k in range(int(trainer.get().get("step", 0)), steps):
+        yield k, float(trainer.step(draw(texts, k))["loss"])
 
 
 def main() -> None:
-    """Train."""
+    """Train, and save a checkpoint now and then."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--texts", type=int, default=2000)
     parser.add_argument("--checkpoint", type=Path, default=Path("encoder.npz"))
     options = parser.parse_args()
-    config = BertConfig(hidden=64, heads=4, ffn=128, vocab=WORDS, head="tokens", labels=WORDS)
-    loss = pitc.Loss("cross_entropy", "logits")
-    step = pitc.train_step(
-        bert(config, np.random.default_rng(0)), loss, learning_rate=3e-3, decay=0.01, clip=1.0
-    )
-    trainer = pitc.Trainer(pitc.compile(step, padding="attention_mask", suggest=False))
+    texts, trainer = read_texts(options.texts), make_trainer()
     if options.checkpoint.exists():
         trainer.load(options.checkpoint)
-    texts = read_texts(2000)
-    done = int(trainer.get().get("step", 0))
-    print(f"{len(texts)} texts; {done} steps are done")
+        print(f"{options.checkpoint}: {trainer.get()['step']} steps are done")
+    counts = np.bincount(list(chain.from_iterable(texts)), minlength=WORDS)[FIRST:]
+    share = counts[counts > 0] / counts.sum()
+    print(f"loss of a guess by frequency alone: {-(share * np.log(share)).sum():.4f}")
     losses = []
-    for k in range(done, options.steps):
-        found = trainer.step(draw(texts, np.random.default_rng(k)))  # the same after a restart
-        losses.append(float(found["loss"]))
-        if (k + 1) % 20 == 0:
-            print(f"step {k + 1:4d}  loss {np.mean(losses[-20:]):.4f}")
+    for k, loss in train(trainer, texts, options.steps):
+        losses.append(loss)
+        if (k + 1) % EVERY == 0:
             trainer.save(options.checkpoint)
+            print(f"step {k + 1:4d}  loss {np.mean(losses[-EVERY:]):.4f}", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from pitc.frontends.pretrained import from_pretrained
     from pitc.frontends.pytorch import from_torch
+    from pitc.frontends.training_graph import torch_training_graph
     from pitc.ir.custom_ops import register_custom_ops
     from pitc.measure.benchmark import Benchmark, bench
     from pitc.trainer import Trainer
@@ -60,6 +61,7 @@ __all__ = [
     "load",
     "register",
     "register_custom_ops",
+    "torch_training_graph",
     "train_step",
     "verify",
 ]
@@ -76,6 +78,7 @@ _ROOMS = {
     "from_torch": "pitc.frontends.pytorch",
     "gradient": "pitc.training",
     "register_custom_ops": "pitc.ir.custom_ops",
+    "torch_training_graph": "pitc.frontends.training_graph",
     "train_step": "pitc.training",
     "verify": "pitc.check.verification",
 }
