@@ -147,3 +147,31 @@ def attention(
         out: Array = p[:, : len(v)] @ v.astype(np.float64)
     out[undefined] = fill
     return out
+
+
+def attention_grad(
+    q: Array, k: Array, v: Array, g: Array, scale: float, bias: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Gradients of `attention` by its queries, keys and values, for one head.
+
+    Args:
+        q: `[Q, D]`.
+        k: `[K, D]`, K may be 0.
+        v: `[K, DV]`.
+        g: `[Q, DV]`, the gradient of the result.
+        scale: Factor of the scores.
+        bias: `[Q, K]`.
+
+    Returns:
+        `[Q, D]`, `[K, D]` and `[K, DV]` f64.
+    """
+    q, k, v, g = (x.astype(np.float64) for x in (q, k, v, g))
+    if not len(k):
+        return np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+    with np.errstate(all="ignore"):
+        s = scale * (q @ k.T) if bias is None else scale * (q @ k.T) + bias
+        e = np.exp(s - s.max(axis=1, keepdims=True))
+        p = e / e.sum(axis=1, keepdims=True)
+        by_p = g @ v.T
+        by_s = p * (by_p - (p * by_p).sum(axis=1, keepdims=True))
+        return scale * by_s @ k, scale * by_s.T @ q, p.T @ g

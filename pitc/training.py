@@ -67,6 +67,8 @@ def _made(
     wrt: Sequence[str] | None,
 ) -> "ir.Model":
     """A model with a loss, and what is added to it; written to a file, if one is named."""
+    import onnx_ir as ir
+
     from pitc.api import import_model
     from pitc.importer.memory import imported_from
     from pitc.passes.grad.loss import add_loss
@@ -79,6 +81,8 @@ def _made(
     with imported_from(model) as read:
         imported, _ = import_model(read)
         add(imported, add_loss(imported, loss) if isinstance(loss, Loss) else loss)
+        if not isinstance(model, str | Path):  # what was read is gone behind this
+            ir.external_data.load_to_model(imported)
         if file is not None:
             write_onnx_file(imported, file)
     return imported

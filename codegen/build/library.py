@@ -24,6 +24,7 @@ def kernel_function(request: KernelRequest, target: CpuLevel) -> Any:
     """The TIR function that answers a request; its symbol is `request.symbol` and the level."""
     from pitc.codegen.families import (
         attention,
+        attention_grad,
         contract_block,
         contract_row,
         contract_tile,
@@ -46,6 +47,7 @@ def kernel_function(request: KernelRequest, target: CpuLevel) -> Any:
         "stored_rows": stored_rows.prim_func,
         "swrite_columns": swrite_columns.prim_func,
         "attention": attention.prim_func,
+        "attention_grad": attention_grad.prim_func,
         "norm": norm.prim_func,
     }
     params = dict(request.params) | {"dtype": request.dtype}

@@ -160,11 +160,11 @@ class _Kernel:
             with tir.serial(0, blocks) as b:
                 q0 = tir.bind(start + b * lanes)
                 count = tir.bind(tir.smaller(tir.int64(lanes), stop - q0))
-                _QueryBlock(self, q0, count, lanes, rows).emit()
+                QueryBlock(self, q0, count, lanes, rows).emit()
             start = tir.bind(start + blocks * lanes)
 
 
-class _QueryBlock:
+class QueryBlock:
     """Emits `count` queries from row `q0` on, in `lanes` lanes, against all keys."""
 
     def __init__(

@@ -127,11 +127,17 @@ def _moments(it: Update, weight: ir.Value, g: ir.Value) -> tuple[ir.Value, dict[
     squares = op("Mul", op("Mul", g, g), 1 - second)
     square = op("Add", op("Mul", it.state["square"], second), squares)
     # of a few updates the moments are too small by these factors
-    rate = op("Div", it.rate, op("Sub", 1.0, op("Pow", first, step)))
-    root = op("Sqrt", op("Sub", 1.0, op("Pow", second, step)))
+    rate = op("Div", it.rate, _share_seen(it, first, step))
+    root = op("Sqrt", _share_seen(it, second, step))
     size = op("Add", op("Div", op("Sqrt", square), root), it.settings["epsilon"])
     change = op("Mul", op("Div", mean, size), rate)
     return op("Sub", weight, change), {"mean": mean, "square": square}
+
+
+def _share_seen(it: Update, beta: float, step: ir.Value) -> ir.Value:
+    """1 - beta^step, in float64: of small steps float32 would leave five digits of it."""
+    wide = Arithmetic(it.make.build, np.dtype(np.float64))
+    return it.make.cast(wide.op("Sub", 1.0, wide.op("Pow", beta, wide.cast(step))))
 
 
 _ADAM = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}

@@ -18,7 +18,7 @@ from pitc.ir.gpu_speed import clock_table
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import ATTENTION_STORED, KernelRequest
 from pitc.ir.plans.base import KernelPlan, Plan
-from pitc.ir.plans.ops import Attention, Contract, Norm, Table, Unpack
+from pitc.ir.plans.ops import Attention, AttentionGrad, Contract, Norm, Table, Unpack
 from pitc.ir.target import Target
 from pitc.ir.variants import SPARSE_FAMILIES
 from pitc.passes.lower.builder import lead_of
@@ -53,6 +53,12 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
 
             listed = {"pairs": request(pairs=1)} if plan.pairs else {}
             return {"attention": request(), **listed}
+        case AttentionGrad():
+            sizes = {"d": plan.d, "dv": plan.dv, "bias": int(plan.bias)}
+            sizes |= {} if plan.floor is None else {"floor": 1}
+            found = {"attention_grad": KernelRequest.of("attention_grad", **sizes)}
+            listed = {"pairs": KernelRequest.of("attention_grad", pairs=1, **sizes)}
+            return found | listed if plan.pairs else found
         case Norm():
             flags = {"centred": int(plan.centred), "bias": int(plan.bias)}
             return {"norm": KernelRequest.of("norm", "bfloat16", n=plan.n, **flags)}
@@ -145,7 +151,7 @@ def choose_kernels(packed: Packed) -> None:
         named = tuple((role, request.symbol) for role, request in kernels.items())
         plan = replace(plan, kernels=named, library=target.library)
         set_plan(node, plan, operands_of(node))
-        if isinstance(plan, Contract | Attention | Norm):
+        if isinstance(plan, Contract | Attention | AttentionGrad | Norm):
             rows = _row_count(graph, node, plan)
             packed.log.runs[packed.log.sources[node]] = kernels_of(plan, target, rows)
 

@@ -14,7 +14,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Coords, Poly
 from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import node_name
-from pitc.ir.plans.ops import Attention, Contract, Detect, Pack, Unpack
+from pitc.ir.plans.ops import Attention, AttentionGrad, Contract, Detect, Pack, Unpack
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import detected_mask
 from pitc.passes.lower.packed import Packed
@@ -33,6 +33,7 @@ from pitc.passes.regions.form import (
     Packing,
     PairsOperand,
     WholeOperand,
+    operand_domain,
 )
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.matrix import dims_of, stored
@@ -60,6 +61,7 @@ class Rewriter:
         detected: Detectors, by domain.
         packed: Values in packed layouts.
         lists: Which keys queries see, by domains and hidden pairs.
+        gradients: Results of gradients of attention, by plan and operands.
         gathers: Rows of whole values that a Pack gives: the whole value, and what gathers another
             one like it.
     """
@@ -69,6 +71,7 @@ class Rewriter:
     packed: dict[tuple[str, Domain, tuple[object, ...]], ir.Value] = field(default_factory=dict)
     gathers: dict[ir.Value, tuple[str, Callable[[str], ir.Value]]] = field(default_factory=dict)
     lists: dict[tuple[object, ...], dict[str, ir.Value]] = field(default_factory=dict)
+    gradients: dict[tuple[object, ...], Sequence[ir.Value]] = field(default_factory=dict)
 
     @property
     def graph(self) -> Graph:
@@ -265,6 +268,9 @@ class Rewriter:
         if form.scatters:
             self.sampled(node, form)
             return
+        if isinstance(form.plan, AttentionGrad):
+            self._hand_on(node, form, (self.attention_gradient(node, form, form.plan),))
+            return
         if form.plan is not None:
             self._hand_on(node, form, (self.attention(node, form),))
             return
@@ -351,6 +357,30 @@ class Rewriter:
         self.to.log.sources[made] = node
         rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
         return out if rest == [plan.heads, plan.dv] else self.build.reshape(out, [0, *rest])
+
+    def attention_gradient(self, node: ir.Node, form: Form, plan: AttentionGrad) -> ir.Value:
+        """One result of the node that several contractions have a form of."""
+        packing, key = form.outputs[0], (plan, form.operands)
+        assert packing is not None
+        if key not in self.gradients:
+            inputs = [x for x in map(self.operand, form.operands) if x is not None]
+            domains = dict(zip(plan.operands, map(operand_domain, form.operands), strict=True))
+            outputs = list[tuple[str, ir.DataType, list[int | str | None]]]()
+            for name, size in (("q", plan.d), ("k", plan.d), ("v", plan.dv)):
+                domain = domains[name]
+                assert domain is not None
+                rows: list[int | str | None] = [self.detect(domain).symbol, plan.heads, size]
+                outputs.append((f"{packing.name}.d{name}", ir.DataType.FLOAT, rows))
+            self.gradients[key] = self.build.kernel(
+                plan, inputs, outputs, node_name(node), "gradient of attention"
+            )
+            made = self.gradients[key][0].producer()
+            assert made is not None
+            self.to.log.sources[made] = node
+        out = self.gradients[key][form.part]
+        rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
+        size = plan.dv if form.part == 2 else plan.d
+        return out if rest == [plan.heads, size] else self.build.reshape(out, [0, *rest])
 
     def host_copies(self, domain: Domain) -> int:
         """Copies to the host in a run, that tell the detector of a domain what lives.

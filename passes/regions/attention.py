@@ -31,6 +31,7 @@ import onnx_ir as ir
 
 from pitc.ir.constant import ZN, is_zero
 from pitc.ir.expr import TensorExpr
+from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Coords, Digit
 from pitc.ir.nodes import attribute, input_names
 from pitc.ir.plans.ops import Attention
@@ -66,7 +67,7 @@ def attention(site: PackCandidate) -> Form | Refusal:
     refusal = site.refuse(Code.AXIS_NOT_PIT, "the packed axis is contracted over")
     if not site.expr.reduced or len(site.node.inputs) != 2:
         return refusal
-    if not _is_plain(site.node):
+    if not is_plain(site.node):
         return site.refuse(Code.NO_LOWERING, "the contraction scales its result")
     same = () if site.context.domain.lives_everywhere else (site.context,)
     others = (c for c in site.beside(site.input(1)) if c is not site.context)
@@ -115,7 +116,7 @@ def _at_pairs(
     if zero is None:
         return site.refuse(Code.NO_FACT, "the left operand is not zero at dead keys", site.input(0))
     scores.zero = zero
-    heads = _head_digits(site.context, scores)
+    heads = _heads_of(scores, site.context.graph)
     rest = wide(site.out.layout.rest)
     last_is_size = site.out.layout.rest[-1:] == rest[-1:]
     if heads is None or to_iteration(heads, read) != (rest[:-1] if last_is_size else rest):
@@ -180,15 +181,17 @@ def _finite_at_live_rows(context: FormContext, packing: Packing) -> bool:
     )
 
 
-def _head_digits(context: FormContext, scores: Scores) -> tuple[Digit, ...] | None:
-    """The digits of the scores that are neither query nor key coordinates, and have more than one
+def head_digits(graph: Graph, name: str, both: Coords) -> tuple[Digit, ...] | None:
+    """The digits of scores that are no coordinates of queries or keys, and have more than one
     value.
     """
-    both = (*scores.query_coords, scores.key_coords[-1])
-    if len(set(both)) != len(both):
-        return None
-    layout = layout_of(context.shape(scores.name), both)
+    shape = graph[name].shape
+    layout = None if shape is None or len(set(both)) != len(both) else layout_of(shape, both)
     return None if layout is None else wide(layout.rest)
+
+
+def _heads_of(scores: Scores, graph: Graph) -> tuple[Digit, ...] | None:
+    return head_digits(graph, scores.name, (*scores.query_coords, scores.key_coords[-1]))
 
 
 def _form(
@@ -198,11 +201,11 @@ def _form(
     graph = site.context.graph
     expr, node = graph[scores.name].expr, graph[scores.name].producer
     assert expr is not None and node is not None
-    if not _is_plain(node):
+    if not is_plain(node):
         return site.refuse(
             Code.NO_LOWERING, "the scores are scaled by their contraction", scores.name
         )
-    heads = _head_digits(site.context, scores)
+    heads = _heads_of(scores, site.context.graph)
     reduced = Digit(len(expr.shape), ONE, expr.reduced[0]) if expr.reduced else None
     if heads is None or reduced is None or len(expr.reduced) != 1:
         return site.refuse(Code.LAYOUT, "the scores are not a sum over one axis", scores.name)
@@ -337,7 +340,7 @@ def _listed(dtypes: set[np.dtype]) -> str:
     return " and ".join(sorted(d.name for d in dtypes))
 
 
-def _is_plain(node: ir.Node) -> bool:
+def is_plain(node: ir.Node) -> bool:
     """False for a contraction that multiplies its sums by a number."""
     return bool(attribute(node, "alpha", 1.0) == 1.0)
 

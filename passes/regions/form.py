@@ -16,7 +16,7 @@ from pitc.ir.constant import is_zero
 from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Coords, Poly, bare_dim
-from pitc.ir.plans.ops import Attention, Contract
+from pitc.ir.plans.ops import Attention, AttentionGrad, Contract
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import EVERYWHERE, Region
 from pitc.passes.exprs.coordinates import Paths, follow
@@ -184,6 +184,7 @@ class Form:
         op_type: Operator of the new node; `Identity` means that the first operand is the result.
         attributes: Attributes that differ from the node's own.
         plan: Plan of the new node when it is a PIT node.
+        part: Which output of that it is.
         absorbs: Nodes that this form computes too; they go when nobody else reads them.
         rests_on: Fill facts and dead facts that make the form exact.
         terms: What the terms range over that a sum of live ones is made of; None for other forms.
@@ -198,7 +199,8 @@ class Form:
     operands: tuple[Operand | None, ...]
     op_type: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    plan: Attention | Contract | None = None
+    plan: Attention | AttentionGrad | Contract | None = None
+    part: int = 0
     absorbs: tuple[ir.Node, ...] = ()
     rests_on: tuple[Region, ...] = ()
     terms: Domain | None = None

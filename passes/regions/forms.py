@@ -12,6 +12,7 @@ from pitc.ir.expr import Combine
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions import contraction, packed, routing
 from pitc.passes.regions.attention import attention
+from pitc.passes.regions.attention_grad import attention_gradient
 from pitc.passes.regions.candidates import Tried
 from pitc.passes.regions.channels import live_channels
 from pitc.passes.regions.contraction import Kind, no_kernel, packed_axes
@@ -134,6 +135,14 @@ FORMS = (
         tried=Tried.DEAD | Tried.QUERIES,
         saves=Saves.PAIRS,
         told=both_told,
+    ),
+    FormKind(
+        "gradient of softmax over live keys",
+        attention_gradient,
+        combine=Combine.PRODUCT,
+        saves=Saves.PAIRS,
+        told=both_told,
+        tried=Tried.DEAD,
     ),
     FormKind(
         "sum of live terms",

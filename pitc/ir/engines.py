@@ -10,7 +10,7 @@ from pitc.ir.attention_tile import AttentionTile
 from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
 from pitc.ir.cuda_variants import dense_tiles, offers_of, tile_time
 from pitc.ir.gpu_speed import clocks_of
-from pitc.ir.plans.ops import Attention, Contract, Norm
+from pitc.ir.plans.ops import Attention, AttentionGrad, Contract, Norm
 from pitc.ir.report import KernelRecord
 from pitc.ir.target import V4_BF16, Target, cpu_level_of, levels_of
 from pitc.ir.variants import ITEM_BYTES, VARIANTS
@@ -30,7 +30,7 @@ class Kernels:
 
 
 def kernels_of(
-    plan: Contract | Attention | Norm, target: Target, rows: int | None = None
+    plan: Contract | Attention | AttentionGrad | Norm, target: Target, rows: int | None = None
 ) -> Kernels:
     """What runs a node with a product, attention or a norm.
 
@@ -41,15 +41,15 @@ def kernels_of(
     """
     if isinstance(plan, Norm):
         return Kernels("cpu", KernelRecord(plan.op, ()))
-    if target.kind == "cuda":
+    if target.kind == "cuda" and not isinstance(plan, AttentionGrad):
         return _on_cuda(plan, target.machines, rows)
     levels, engine = [cpu_level_of(name) for name in target.machines], "cpu"
-    if plan.rounded:
+    if not isinstance(plan, AttentionGrad) and plan.rounded:
         dense = isinstance(plan, Contract)
         levels = list(levels_of("bfloat16", levels, dense=dense))
         if V4_BF16 in levels:
             engine = "amx, avx512_bf16, cpu" if dense else "avx512_bf16, cpu"
-    if isinstance(plan, Attention):
+    if isinstance(plan, Attention | AttentionGrad):
         pairs = [
             (x.level, *pair)
             for x in levels

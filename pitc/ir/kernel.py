@@ -36,15 +36,16 @@ class KernelRequest:
 
     Args:
         family: `pack`, `unpack`, `gather_gemm`, `contract_row`, `contract_tile`, `contract_block`,
-            `panels`, `stored_rows`, `swrite_columns`, `attention` or `norm`; of GPUs also `detect`,
-            `choose`, `lists`, `contract_square` and `live_points`.
+            `panels`, `stored_rows`, `swrite_columns`, `attention`, `attention_grad` or `norm`; of GPUs
+            also `detect`, `choose`, `lists`, `contract_square` and `live_points`.
         params: Static parameters, sorted by name: none (pack, unpack, live_points); `k`, `n`,
             `activation`, `residual` (gather_gemm, contract_*), perhaps `input_relu`, and of
             gather_gemm `bits`, `left_words`, `rounds_result`, `stored` and `factor`, of
             contract_block of a sampled product `stored` too; `k` (panels); `k`, `n`, `stored`,
             `factor` (stored_rows); `n`, `activation`, `residual` (swrite_columns);
             `d`, `dv`, `bias`, perhaps `pairs`, `sink`, `score_cap`, `score_steps` and
-            `weight_steps`, of GPUs `sees` (attention, `pitc.ir.seen`); `n`, `centred`, `bias`
+            `weight_steps`, of GPUs `sees` (attention, `pitc.ir.seen`); `d`, `dv`, `bias`, perhaps
+            `pairs`, `floor` (attention_grad); `n`, `centred`, `bias`
             (norm). A GPU's kernels have no `k`
             and `n`, but `loose`: rows may start anywhere. `detect` has `bits` where a contraction
             has told what is not 0.
@@ -113,6 +114,9 @@ class KernelRequest:
                 found += ["bf16"] if self.dtype == "bfloat16" else []
                 found += [name for name, param in ATTENTION_STORED.items() if p.get(param)]
                 return "_".join([f"attention_d{p['d']}_v{p['dv']}", *found])
+            case "attention_grad":
+                found = [x for x in ("bias", "pairs", "floor") if p.get(x)]
+                return "_".join([f"attention_grad_d{p['d']}_v{p['dv']}", *found])
         raise ValueError(f"unknown kernel family {self.family!r}")
 
     def _cuda_symbol(self, p: Mapping[str, int | str]) -> str:

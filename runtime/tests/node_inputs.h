@@ -298,6 +298,22 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     if (norm->bias) inputs.push_back(RandomFloats(random, {norm->n}));
     return inputs;
   }
+  if (auto* grad = std::get_if<AttentionGradPlan>(&plan.body)) {
+    const int64_t t = domain.Count(), sequence = domain.extents.back();
+    std::vector<OrtValue> inputs{RandomFloats(random, {t, grad->heads, grad->d}),
+                                 RandomFloats(random, {t, grad->heads, grad->d}),
+                                 RandomFloats(random, {t, grad->heads, grad->dv}), domain.Offsets(),
+                                 domain.Offsets()};
+    if (grad->bias) {
+      inputs.push_back(RandomFloats(random, {1, grad->heads, sequence, sequence}));
+      inputs.push_back(domain.Coords());
+      inputs.push_back(domain.Coords());
+    }
+    if (grad->pairs)
+      for (OrtValue& list : MakePairLists(random, domain)) inputs.push_back(std::move(list));
+    inputs.push_back(RandomFloats(random, {t, grad->heads, grad->dv}));
+    return inputs;
+  }
   const auto& a = std::get<AttentionPlan>(plan.body);
   const int64_t t = domain.Count(), sequence = domain.extents.back();
   const int64_t shared = a.heads / a.group.value_or(1);
@@ -334,6 +350,7 @@ inline int InputCount(const Plan& plan) {
            p->residual + 2 * (p->gather || p->scatter);
   }
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body)) return attention->Places().count;
+  if (auto* grad = std::get_if<AttentionGradPlan>(&plan.body)) return grad->Places().count;
   if (auto* pairs = std::get_if<PairsPlan>(&plan.body)) return pairs->Places().count;
   if (auto* norm = std::get_if<NormPlan>(&plan.body)) return norm->Places().count;
   if (auto* detect = std::get_if<DetectPlan>(&plan.body)) return detect->padding ? 2 : 1;
@@ -343,6 +360,7 @@ inline int InputCount(const Plan& plan) {
 inline int OutputCount(const Plan& plan) {
   if (plan.op == "pairs") return PairsPlan::kOutputs;
   if (plan.op == "norm") return NormPlan::kOutputs;
+  if (plan.op == "attention_grad") return AttentionGradPlan::kOutputs;
   return plan.op == "detect" ? 3 : 1;
 }
 

@@ -71,7 +71,7 @@ void LargeRunsOnThePool() {
   for (const PlanCase& c : Cases()) {
     const auto session = c.Make(library);
     Random random(13);
-    const bool moves = !pitc::test::ContractOf(c.plan) && c.plan.op != "attention";
+    const bool moves = !pitc::test::ContractOf(c.plan) && c.plan.op.find("attention") != 0;
     const std::vector<OrtValue> inputs = pitc::test::MakeInputs(c.plan, random, moves ? 900 : 300);
     const std::vector<OrtValue> expected = session->Run(inputs);
     std::thread other([&] { CHECK(session->Run(inputs) == expected); });

@@ -27,6 +27,7 @@ from pitc.ir.plans.kinds import (
 from pitc.ir.plans.ops import (
     OPS,
     Attention,
+    AttentionGrad,
     ChooseChannels,
     Contract,
     Detect,
@@ -89,6 +90,7 @@ PLANS: dict[str, Plan] = {
     "attention of rounded numbers": Attention(
         **HEADS, **FLAGS, **NAMED, rounded="bfloat16", stored=("k", "result")
     ),
+    "attention_grad": AttentionGrad(**HEADS, **NAMED, bias=False, pairs=True, floor=-1e9),
     "norm": Norm(n=64, epsilon=1e-5, centred=True, bias=False, **NAMED),
     "choose_channels": ChooseChannels(
         nodes=("a,b", "c"), channels=(3, 4, 5), places=(None, 0, 4), weights=(1, 0), budget=7

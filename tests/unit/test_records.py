@@ -197,6 +197,7 @@ NAMES = {op for _, op in OPERATORS}
 ENGINES = [f"passes/{room}" for room in ("exprs", "quirks", "facts", "regions", "lower", "audit")]
 LEFT = {
     "passes/lower/activation.py": "steps that a kernel's epilogue can do",
+    "passes/regions/softmax_grad.py": "what is multiplied out to compare it with a gradient",
     "passes/quirks/early_quantise.py": "what ONNX Runtime moves a quantisation over",
     "pitc/ir/quirks.py": "of which ONNX Runtime counts places otherwise",
 }

@@ -355,6 +355,51 @@ class Attention(RoundingPlan):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionGrad(KernelPlan):
+    """Gradients of `Attention` by queries, keys and values: kernel `attention_grad`.
+
+    The operands are those of attention, with `g`, the gradient of its result.
+
+    Args:
+        d: Numbers of a query and of a key.
+        dv: Of a value.
+        heads: How many.
+        scale: Of scores.
+        bias: Scores have one.
+        pairs: Queries see the keys that lists say.
+        floor: A row whose scores are all below it has no gradient: a mask has replaced them.
+    """
+
+    op = "attention_grad"
+    machines = ("cpu",)
+    only: ClassVar[Limits] = {"cpu": {"dtype": "float32"}}
+    all_operands = (
+        Operand("q", packed_by="q_offsets"),
+        Operand("k", packed_by="k_offsets"),
+        Operand("v", packed_by="k_offsets"),
+        Operand("q_offsets", INT32),
+        Operand("k_offsets", INT32),
+        Operand("bias", FLOAT32, ("bias",)),
+        Operand("q_coords", INT32, ("bias",)),
+        Operand("k_coords", INT32, ("bias",)),
+        Operand("keys", INT32, ("pairs",)),
+        Operand("seen_by", INT32, ("pairs",)),
+        Operand("tiles", INT32, ("pairs",)),
+        Operand("order", INT32, ("pairs",)),
+        Operand("g", packed_by="q_offsets"),
+    )
+    outputs = 3
+
+    d: Annotated[int, EXTENT]
+    dv: Annotated[int, EXTENT]
+    heads: Annotated[int, HEADS]
+    scale: Annotated[float, Real()]
+    bias: Annotated[bool, Flag()]
+    pairs: Annotated[bool, Flag()]
+    floor: Annotated[float | None, Real()] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Norm(KernelPlan):
     """Norms of rows, y = x / sqrt(mean of x^2 + epsilon) * gamma + beta: kernel `norm`.
 
@@ -472,7 +517,10 @@ def _step(number: int, lines: Mapping[str, str], library: str) -> Step:
 
 OPS: Mapping[str, type[Plan]] = {
     kind.op: kind
-    for kind in (Detect, Pack, Unpack, Contract, Pairs, Attention, Norm, ChooseChannels, Region)
+    for kind in (
+        *(Detect, Pack, Unpack, Contract, Pairs, Attention, AttentionGrad, Norm),
+        *(ChooseChannels, Region),
+    )
 }
 """Every operation, by name."""
 

@@ -36,6 +36,8 @@ std::unique_ptr<Operation> MakePairs(const PairsPlan& plan, const Primitives& si
 // is told of the pairs, by the node's name.
 std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel, Kernel listed,
                                          const std::string& node, std::shared_ptr<Trace> trace);
+std::unique_ptr<Operation> MakeAttentionGrad(const AttentionGradPlan& plan, Kernel kernel,
+                                             Kernel listed);
 std::unique_ptr<Operation> MakeNorm(const NormPlan& plan, Kernel kernel);
 // `dense`: never choose few channels.
 std::unique_ptr<Operation> MakeChooseChannels(const ChannelsPlan& plan,

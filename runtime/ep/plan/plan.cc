@@ -241,6 +241,8 @@ Plan ParsePlan(std::string_view text, Machine machine) {
       plan.body = MoveOf(UnpackPlan::Read(in), true);
     } else if (plan.op == "attention") {
       plan.body = ReadAttention(in);
+    } else if (plan.op == "attention_grad") {
+      plan.body = AttentionGradPlan::Read(in);
     } else if (plan.op == "norm") {
       plan.body = NormPlan::Read(in);
     } else if (plan.op == "region") {

@@ -71,8 +71,8 @@ struct Plan {
   KernelNames kernels;   // without CPU level or tile
   std::string library;   // bare file name in the model's folder; empty where there is none
   std::string identity;  // of that library
-  std::variant<DetectPlan, MovePlan, ContractPlan, PairsPlan, AttentionPlan, NormPlan, ChannelsPlan,
-               RegionPlan>
+  std::variant<DetectPlan, MovePlan, ContractPlan, PairsPlan, AttentionPlan, AttentionGradPlan,
+               NormPlan, ChannelsPlan, RegionPlan>
       body;
 };
 
