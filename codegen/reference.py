@@ -150,7 +150,13 @@ def attention(
 
 
 def attention_grad(
-    q: Array, k: Array, v: Array, g: Array, scale: float, bias: Array | None = None
+    q: Array,
+    k: Array,
+    v: Array,
+    g: Array,
+    scale: float,
+    bias: Array | None = None,
+    floor: float = -math.inf,
 ) -> tuple[Array, Array, Array]:
     """Gradients of `attention` by its queries, keys and values, for one head.
 
@@ -161,6 +167,7 @@ def attention_grad(
         g: `[Q, DV]`, the gradient of the result.
         scale: Factor of the scores.
         bias: `[Q, K]`.
+        floor: A row of scores that are all below it has no gradient.
 
     Returns:
         `[Q, D]`, `[K, D]` and `[K, DV]` f64.
@@ -174,4 +181,5 @@ def attention_grad(
         p = e / e.sum(axis=1, keepdims=True)
         by_p = g @ v.T
         by_s = p * (by_p - (p * by_p).sum(axis=1, keepdims=True))
+        by_s[s.max(axis=1) < floor] = 0
         return scale * by_s @ k, scale * by_s.T @ q, p.T @ g

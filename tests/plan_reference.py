@@ -1,7 +1,7 @@
 """Runs a lowered model without any kernel: ONNX's reference evaluator, PIT nodes by numpy."""
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from pitc.codegen.reference import activate
+from pitc.codegen.reference import attention_grad as gradients
 from pitc.ir.panels import pack_panels
 from pitc.ir.plan import PLAN_VERSION
 
@@ -405,6 +406,38 @@ def region(fields: dict[str, str], live: Array, *inputs: Array) -> tuple[Array, 
     return tuple(made[int(number)] for number in fields["gives"].split(","))
 
 
+def attention_grad(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
+    *inputs, g = inputs  # type: ignore[assignment]
+    q, k, v, q_offsets, k_offsets = inputs[:5]
+    seen = None
+    if fields["pairs"] == "1":
+        *inputs, keys, seen_by, tiles, order = inputs  # type: ignore[assignment]
+        seen = seen_pairs((keys, seen_by, tiles, order), q_offsets, k_offsets)
+    heads, scale = int(fields["heads"]), number(fields["scale"])
+    found = [np.zeros(x.shape, np.float32) for x in (q, k, v)]
+    for s, h in product(range(len(q_offsets) - 1), range(heads)):
+        qs, ks = slice(*q_offsets[s : s + 2]), slice(*k_offsets[s : s + 2])
+        bias = np.zeros((qs.stop - qs.start, ks.stop - ks.start))
+        if fields["bias"] == "1":
+            one = plane_of_bias(inputs[5], heads, len(q_offsets) - 1, s, h)
+            at = [c[-1, r] for c, r in zip(inputs[6:8], (qs, ks), strict=True)]
+            at = [a if n > 1 else np.zeros_like(a) for a, n in zip(at, one.shape, strict=True)]
+            bias = bias + one[np.ix_(*at)]
+        if seen is not None:
+            bias = np.where(seen[s], bias, -np.inf)
+        read = (q[qs, h], k[ks, h], v[ks, h], g[qs, h])
+        made = gradients(*read, scale, bias, number(fields.get("floor", (-np.inf).hex())))
+        for out, rows, part in zip(found, (qs, ks, ks), made, strict=True):
+            out[rows, h] = part
+    return tuple(found)
+
+
+def add_rows(fields: dict[str, str], places: Array, rows: Array) -> tuple[Array]:
+    out = np.zeros((int(fields["n"]), rows.shape[1]), np.float32)
+    np.add.at(out, places.reshape(-1), rows)
+    return (out,)
+
+
 OPERATIONS: dict[str, Callable[..., tuple[Array, ...]]] = {
     "region": region,
     "choose_channels": choose_channels,
@@ -414,6 +447,8 @@ OPERATIONS: dict[str, Callable[..., tuple[Array, ...]]] = {
     "unpack": unpack,
     "pairs": pairs,
     "attention": attention,
+    "attention_grad": attention_grad,
+    "add_rows": add_rows,
 }
 
 

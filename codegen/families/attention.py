@@ -62,14 +62,14 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
         raise ValueError(f"no attention kernel for {dict(params)}: words are of two numbers")
 
     def emit() -> None:
-        kernel = _Kernel(params, target)
+        kernel = Kernel(params, target)
         with instructions(params, target):
             kernel.emit()
 
     return tir.prim_func(symbol, emit)
 
 
-class _Kernel:
+class Kernel:
     """Emits one kernel: its arguments, scratch arrays and query blocks."""
 
     def __init__(self, params: Mapping[str, Any], target: CpuLevel) -> None:
@@ -168,7 +168,7 @@ class QueryBlock:
     """Emits `count` queries from row `q0` on, in `lanes` lanes, against all keys."""
 
     def __init__(
-        self, kernel: _Kernel, q0: tir.Expr, count: tir.Expr, lanes: int, rows: int
+        self, kernel: Kernel, q0: tir.Expr, count: tir.Expr, lanes: int, rows: int
     ) -> None:
         self.kernel, self.q0, self.count, self.rows = kernel, q0, count, rows
         self.groups = range(lanes // tir.LANES)

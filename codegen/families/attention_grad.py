@@ -1,7 +1,8 @@
 """attention_grad: gradients of `attention` by queries, keys and values, of one head of a sequence.
 
     s = scale * q K^T + bias     p = softmax(s)     y = p V          g: the gradient of y
-    dv = p^T g      w = p * (g V^T - sum over keys of p * (g V^T))     dq = scale * w K     dk = scale * w^T q
+    dv = p^T g      w = p * (g V^T - sum over keys of p * (g V^T))
+    dq = scale * w K                                  dk = scale * w^T q
 
 PIT axes: query and key, both packed. Probabilities are computed anew, for one block of queries
 after the other, so no array of queries x keys is there: scratch is two numbers for each key and
@@ -29,7 +30,7 @@ from typing import Any
 
 from pitc.codegen import tir
 from pitc.codegen.engines.cpu import DenseTile, Read
-from pitc.codegen.families.attention import KEY_BLOCK, MAX_WIDTH, UNROLL, QueryBlock
+from pitc.codegen.families.attention import KEY_BLOCK, MAX_WIDTH, UNROLL, Kernel, QueryBlock
 from pitc.codegen.families.attention_numbers import Numbers
 from pitc.codegen.families.attention_operands import InPlace
 from pitc.codegen.vector_math import exp
@@ -49,12 +50,11 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
     return tir.prim_func(symbol, lambda: _Kernel(params, target).emit())
 
 
-class _Kernel:
+class _Kernel(Kernel):
     """Emits one kernel: its arguments, scratch arrays and query blocks."""
 
-    sink = cap = score_steps = weight_steps = None
-
     def __init__(self, params: Mapping[str, Any], target: CpuLevel) -> None:
+        self.sink = self.cap = self.score_steps = self.weight_steps = None
         self.d, self.dv, self.bias = params["d"], params["dv"], None
         self.shapes = list(zip(target.attention_lanes, target.attention_rows, strict=True))
         tq, tk, xq, xk, xv, xg, heads = (tir.size() for _ in range(7))
@@ -89,22 +89,6 @@ class _Kernel:
         self.w = tir.workspace(self.count + rows, lanes)
         self.operands = Numbers(self, params)
 
-    def least(self) -> tir.Expr:
-        """What maxima of scores start at."""
-        return tir.splat(float("-inf"))
-
-    def capped(self, score: tir.Expr) -> tir.Expr:
-        """A vector of scores as it is."""
-        return score
-
-    def key(self, number: tir.Expr) -> tir.Expr:
-        """The row of a key in K and V: it is that of the list, if there is one."""
-        return number if self.pairs is None else tir.index_of(self.pairs[0], number)
-
-    def query(self, number: tir.Expr) -> tir.Expr:
-        """The row of a query: it is that of the order, if there is one."""
-        return number if self.order is None else tir.index_of(self.order, number)
-
     def emit(self) -> None:
         """Blocks of queries, those of the widest register tile first."""
         start, stop = self.at["q0"], self.at["q1"]
@@ -121,7 +105,7 @@ class _Kernel:
 class _Block(QueryBlock):
     """Emits the gradients that `count` queries from `q0` on give, in `lanes` lanes."""
 
-    kernel: Any
+    kernel: _Kernel
 
     def emit(self) -> None:
         """The steps, each over all keys."""
@@ -162,7 +146,7 @@ class _Block(QueryBlock):
             tir.chunks(kernel.dv, square)
 
     def probabilities(self) -> None:
-        """p = exp(p - maximum), and their sums."""
+        """Make p = exp(p - maximum), and their sums."""
         p, total, pivot = self.kernel.p, self.total, self.pivot()
 
         def block(first: tir.Expr, stop: tir.Expr) -> None:
@@ -181,7 +165,7 @@ class _Block(QueryBlock):
         self.key_blocks(block)
 
     def score_gradients(self) -> None:
-        """w = p * (v . gt - sum over keys of p * (v . gt)), of p / total."""
+        """Make w = p * (v . gt - sum over keys of p * (v . gt)), of p / total."""
         kernel, rows, means = self.kernel, self.rows, [tir.Variable() for _ in self.groups]
         nan, values = tir.splat(float("nan")), InPlace(kernel, kernel.v, "hv")
         factors = [

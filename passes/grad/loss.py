@@ -35,8 +35,9 @@ class Loss:
         ignore_index: Of the first two kinds: a label that does not count; None: all count.
         weights: Of the first two kinds: an input or weight of the model with a factor for each
             class.
-        mask: Of the other kinds: an input of the model with a factor for each element, 0 for one
-            that does not count; it broadcasts. The loss is then the sum over the sum of factors.
+        mask: An input of the model. Of the first two kinds it has the shape of the labels: where it
+            is 0, no label counts. Of the others it has a factor for each element, and broadcasts;
+            the loss is then the sum over the sum of factors.
     """
 
     kind: str
@@ -76,16 +77,17 @@ def add_loss(model: ir.Model, loss: Loss) -> str:
     if graph.has(loss.labels):
         raise UsageError(f"the model has a value '{loss.labels}' already", hint="rename labels")
     by_class = kind.by_class
-    if by_class and loss.mask is not None:
-        raise UsageError(
-            f"{loss.kind} takes no mask", hint="labels that do not count: ignore_index"
-        )
+    if by_class and loss.mask is not None and loss.ignore_index is None:
+        raise UsageError("a mask needs an ignore_index", hint="it is what masked labels become")
     if not by_class and loss.weights is not None:
         raise UsageError(f"{loss.kind} has no classes, so no weights of them")
     shape, dtype = graph[loss.scores].shape, graph[loss.scores].dtype
     floats = differentiable(graph, loss.scores)
     if shape is None or dtype is None or not floats or (by_class and len(shape) < 2):
         raise UsageError(f"'{loss.scores}' are no scores: {dtype} of shape {shape}")
+    if by_class and loss.mask is not None and graph[loss.mask].shape != shape[:-1]:
+        found, wanted = graph[loss.mask].shape, shape[:-1]
+        raise UsageError(f"the mask '{loss.mask}' is of shape {found}, the labels of {wanted}")
     build = NodeBuilder(model.graph, "loss")
     labels = ir.Value(name=loss.labels)
     labels.type = ir.TensorType(ir.DataType.INT64 if by_class else ir.DataType.from_numpy(dtype))
@@ -127,7 +129,12 @@ def _rows(parts: _Parts) -> tuple[ir.Value, ir.Value]:
     build, scores, rest = parts.build, parts.scores, parts.build.ints(-1)
     last = build.op("Gather", [build.op("Shape", [scores]), rest], axis=0)
     rows = build.op("Reshape", [scores, build.op("Concat", [rest, last], axis=0)])
-    return rows, build.op("Reshape", [parts.labels, rest])
+    labels = parts.labels
+    if parts.loss.mask is not None:
+        counts = build.op("Cast", [parts.value(parts.loss.mask)], to=ir.DataType.BOOL)
+        ignored = build.constant(np.asarray(parts.loss.ignore_index, np.int64))
+        labels = build.op("Where", [counts, labels, ignored])
+    return rows, build.op("Reshape", [labels, rest])
 
 
 def _by_class(parts: _Parts, op: str) -> ir.Value:

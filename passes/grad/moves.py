@@ -3,7 +3,7 @@
 The common maps have an inverse that is a movement, too:
 
     Reshape -> Reshape      Transpose -> Transpose      Expand -> ReduceSum      Concat -> Split
-    Slice, Split -> Pad or Concat with zeros            Gather -> zeros, and a ScatterND that adds
+    Slice, Split -> Pad or Concat with zeros            Gather -> sums of slices on zeros
 
 For any other map the node itself tells which element each result is (`scatters.py`).
 """
@@ -41,7 +41,9 @@ def move(site: Site) -> dict[int, ir.Value]:
         return {0: _look_up(site)}
     if packs is PackRule.LOOK_UP_VECTORS and not site.view.attr("batch_dims", 0):
         site.only(0)
-        return {0: added_slices(site, site.build.shape(site.x()), site.x(1), site.g)}
+        dims = site.view.shape(1)[-1].as_int()
+        if dims is not None:
+            return {0: added_slices(site, site.build.shape(site.x()), site.x(1), site.g, dims)}
     if packs is PackRule.ALONG_AXIS and all(r.within for r in expr.reads):
         return _pieces(site)
     if len(expr.reads) == 1 and None not in expr.reads[0].index:
@@ -110,7 +112,7 @@ def _look_up(site: Site) -> ir.Value:
     order = [axis, *rest]
     moved = [*range(axis, axis + width), *range(axis), *range(axis + width, rank + width - 1)]
     g = build.transpose(site.g, moved)
-    found = added_slices(site, build.sizes(x, order), build.unsqueeze(places, width), g)
+    found = added_slices(site, build.sizes(x, order), places, g, 1)
     return build.transpose(found, [order.index(d) for d in range(rank)])
 
 

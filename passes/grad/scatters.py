@@ -52,14 +52,18 @@ def _added(
     )
 
 
-def added_slices(site: Site, shape: ir.Value, places: ir.Value, g: ir.Value) -> ir.Value:
-    """Gradients of slices, added at index vectors.
+def added_slices(site: Site, shape: ir.Value, places: ir.Value, g: ir.Value, dims: int) -> ir.Value:
+    """Gradients of slices, added where they were read.
+
+    They are added as rows, element by element: where several are added at one place, ONNX Runtime's
+    ScatterND loses some of them on more than one thread.
 
     Args:
         site: The node.
         shape: Of the sum.
-        places: The index vectors, along the last dimension.
-        g: The gradients.
+        places: Places along its first dimension; of several, vectors along the last dimension.
+        g: The gradients, whose first dimensions are those of the places.
+        dims: How many dimensions the places are of.
 
     Returns:
         The sum, in the type of the node's result.
@@ -67,7 +71,49 @@ def added_slices(site: Site, shape: ir.Value, places: ir.Value, g: ir.Value) -> 
     Raises:
         NoRule: The operator set has no such scatter.
     """
-    return _added(site, "ScatterND", shape, site.build.cast(places, INT64), g)
+    build = site.build
+    places = build.cast(places, INT64)
+    if dims > 1:
+        places = _numbers_of(build, [_part(build, shape, d, d + 1) for d in range(dims)], places)
+    places = build.reshape(places, build.ints(-1))
+    size = _product(build, _part(build, shape, dims, END))
+    rows = build.joined([build.op("Shape", [places]), size])
+    found = _added(
+        site,
+        "ScatterElements",
+        build.joined([_product(build, _part(build, shape, 0, dims)), size]),
+        build.op("Tile", [build.unsqueeze(places, 1), build.joined([build.ints(1), size])]),
+        build.reshape(g, rows),
+        axis=0,
+    )
+    is_matrix = dims == 1 and site.view.rank(0) == 2
+    return found if is_matrix else build.reshape(found, shape)
+
+
+def _part(build: Backward, shape: ir.Value, begin: int, end: int) -> ir.Value:
+    """Some sizes of a shape."""
+    known = shape.const_value
+    if known is not None:
+        return build.constant(known.numpy()[begin:end])
+    return build.op("Slice", [shape, build.ints(begin), build.ints(end)])
+
+
+def _product(build: Backward, sizes: ir.Value) -> ir.Value:
+    """The product of sizes, as a vector; of none it is 1."""
+    known = sizes.const_value
+    if known is not None:
+        return build.constant(np.atleast_1d(known.numpy().prod(dtype=np.int64)))
+    return build.op("ReduceProd", [sizes], keepdims=1)
+
+
+def _numbers_of(build: Backward, sizes: Sequence[ir.Value], vectors: ir.Value) -> ir.Value:
+    """Numbers of places that vectors name, those from the end by numbers below 0."""
+    strides = [build.ints(1)]
+    for size in reversed(sizes[1:]):
+        strides.insert(0, build.arithmetic("Mul", strides[0], size))
+    wrapped = build.op("Mod", [vectors, build.joined(sizes)])
+    steps = build.op("Mul", [wrapped, build.joined(strides)])
+    return build.op("ReduceSum", [steps, build.ints(-1)], keepdims=0)
 
 
 def by_elements(site: Site) -> dict[int, ir.Value]:

@@ -54,11 +54,12 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
             listed = {"pairs": request(pairs=1)} if plan.pairs else {}
             return {"attention": request(), **listed}
         case AttentionGrad():
-            sizes = {"d": plan.d, "dv": plan.dv, "bias": int(plan.bias)}
-            sizes |= {} if plan.floor is None else {"floor": 1}
-            found = {"attention_grad": KernelRequest.of("attention_grad", **sizes)}
-            listed = {"pairs": KernelRequest.of("attention_grad", pairs=1, **sizes)}
-            return found | listed if plan.pairs else found
+            widths: Params = {"d": plan.d, "dv": plan.dv, "bias": int(plan.bias)}
+            widths |= {} if plan.floor is None else {"floor": 1}
+            roles = {"attention_grad": KernelRequest.of("attention_grad", **widths)}
+            if plan.pairs:
+                roles["pairs"] = KernelRequest.of("attention_grad", **widths, pairs=1)
+            return roles
         case Norm():
             flags = {"centred": int(plan.centred), "bias": int(plan.bias)}
             return {"norm": KernelRequest.of("norm", "bfloat16", n=plan.n, **flags)}

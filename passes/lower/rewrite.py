@@ -14,7 +14,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Coords, Poly
 from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import node_name
-from pitc.ir.plans.ops import Attention, AttentionGrad, Contract, Detect, Pack, Unpack
+from pitc.ir.plans.ops import AddRows, Attention, AttentionGrad, Contract, Detect, Pack, Unpack
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import detected_mask
 from pitc.passes.lower.packed import Packed
@@ -268,6 +268,9 @@ class Rewriter:
         if form.scatters:
             self.sampled(node, form)
             return
+        if isinstance(form.plan, AddRows):
+            self._hand_on(node, form, (self.sum_of_rows(node, form, form.plan),))
+            return
         if isinstance(form.plan, AttentionGrad):
             self._hand_on(node, form, (self.attention_gradient(node, form, form.plan),))
             return
@@ -316,6 +319,8 @@ class Rewriter:
         for packing, value in zip(form.outputs, outputs, strict=False):
             if packing is not None:
                 value.type = ir.TensorType(self.dtype(packing.name))
+                if form.terms is not None and form.op_type != "Gemm":
+                    continue  # a sum has one dimension, whatever those of its value are
                 rest = [_size(e) for e in packing.layout.rest_shape]
                 rows = self.detect(packing.domain).symbol if form.terms is None else None
                 value.shape = ir.Shape([rows, *rest])
@@ -357,6 +362,19 @@ class Rewriter:
         self.to.log.sources[made] = node
         rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
         return out if rest == [plan.heads, plan.dv] else self.build.reshape(out, [0, *rest])
+
+    def sum_of_rows(self, node: ir.Node, form: Form, plan: AddRows) -> ir.Value:
+        """The node of a scatter of rows."""
+        packing = form.outputs[0]
+        assert packing is not None
+        rows = [plan.n, *(_size(e) for e in packing.layout.rest_shape)]
+        inputs = [x for x in map(self.operand, form.operands) if x is not None]
+        outputs = [(f"{packing.name}.rows", ir.DataType.FLOAT, rows)]
+        (out,) = self.build.kernel(plan, inputs, outputs, node_name(node))
+        made = out.producer()
+        assert made is not None
+        self.to.log.sources[made] = node
+        return out
 
     def attention_gradient(self, node: ir.Node, form: Form, plan: AttentionGrad) -> ir.Value:
         """One result of the node that several contractions have a form of."""

@@ -21,6 +21,7 @@ from math import isclose, prod
 import numpy as np
 import onnx_ir as ir
 
+from pitc.ir.constant import ZN
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Coords, Digit, Poly, bare_dim
@@ -314,6 +315,9 @@ def _masks(site: PackCandidate, sides: _Sides, scores: Scores) -> Refusal | None
     """Masks of the gradient keep what is at pairs whose scores no mask replaces: where others are
     kept, weights are 0, and so is it; but in a row of replaced scores (`_floor`).
     """
+    weights, facts = sides.gradient.weights, site.context.graph[sides.gradient.weights].fills
+    if sides.way.masks and any(f.constant == ZN for f in facts):
+        return site.refuse(Code.NO_FACT, "NaN of a row without keys may be masked", weights)
     for node, expr, zero in sides.way.masks:
         names = input_names(node)
         known = known_at_pairs(site, scores, expr, 0, names[0])

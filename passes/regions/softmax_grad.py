@@ -106,7 +106,8 @@ def _multiplied_out(graph: Graph, name: str, key: int, nodes: list[ir.Node]) -> 
     if (number := graph.splat(name)) is not None:
         return {(): float(number)}
     value = graph[name]
-    node, expr, alone = value.producer, value.expr, {(name,): 1.0}
+    node, expr = value.producer, value.expr
+    alone: Terms = {(name,): 1.0}
     if len(nodes) > MOST_STEPS:
         return None
     if node is None or expr is None or node.domain:

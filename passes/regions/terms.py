@@ -15,10 +15,11 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.build import takes_list
-from pitc.ir.expr import Reducer, TensorExpr, is_contraction
+from pitc.ir.expr import Combine, Reducer, TensorExpr, is_contraction
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, Coords, Digit, bare_dim
-from pitc.ir.nodes import first_output
+from pitc.ir.index import ONE, Coords, Digit, bare_dim, dim_index, poly
+from pitc.ir.nodes import first_input, first_output
+from pitc.ir.plans.ops import AddRows
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import EVERYWHERE, Region
 from pitc.passes.facts.finite import finite_if
@@ -211,6 +212,9 @@ def scatter_of_live_rows(site: PackCandidate) -> Form | Refusal:
         index = None if mine is None else site.context.packing_at(site.input(1), mine)
         if index is None or len(packing.layout.rest) != 1 or len(index.layout.rest) != 1:
             continue
+        if not _are_all_summed(expr, coords or ()):  # rows stay in their own order
+            continue
+        place = _place_of_rows(site, mine or ())
         proof = covering(packing.domain, packing.coords, zero_facts(graph, packing.name))
         if proof is None:
             return site.refuse(Code.NO_FACT, "the operand is not 0 at dead points", packing.name)
@@ -222,6 +226,36 @@ def scatter_of_live_rows(site: PackCandidate) -> Form | Refusal:
         if layout is None or len(expr.shape) != 2:
             return site.refuse(Code.LAYOUT, "the result is no matrix")
         out = Packing(site.out.name, all_live((expr.shape[0],)), rows, layout, EVERYWHERE)
+        count = expr.shape[0].as_int()
+        zeros = next((r for r in zero_facts(graph, site.input(0)) if not r), None)
+        if place is not None and count and zeros is not None:
+            return Form(
+                (out,),
+                (place.operand(), packing.operand()),
+                "EPContext",
+                plan=AddRows(n=count),
+                rests_on=(proof, zeros),
+                terms=packing.domain,
+            )
         operands = (WholeOperand(site.input(0)), index.operand(), packing.operand())
         return Form((out,), operands, site.node.op_type, rests_on=(proof,), terms=packing.domain)
     return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is not that of index vectors")
+
+
+def _place_of_rows(site: PackCandidate, coords: Coords) -> Packing | None:
+    """Index vectors of one number, or indices that are the same along rows, as one number a row."""
+    graph, name = site.context.graph, site.input(1)
+    if graph.target.kind != "cpu" or graph[site.out.name].dtype != np.float32:
+        return None
+    expr, node = graph[name].expr, graph[name].producer
+    spread = graph[name].shape != (*(graph[name].shape or ())[:-1], ONE)
+    if spread:
+        read = None if expr is None or expr.combine is not Combine.MOVE else read_of(expr, 0)
+        if node is None or expr is None or read is None or len(expr.shape) != 2:
+            return None
+        rows = (dim_index(0, expr.shape[0]), poly(0))
+        if read.index != rows or graph[first_input(node)].shape != (expr.shape[0], ONE):
+            return None
+        name = first_input(node)
+    packing = site.context.packing_at(name, coords)
+    return packing if packing is not None and graph[name].dtype == np.int64 else None

@@ -36,8 +36,8 @@ class KernelRequest:
 
     Args:
         family: `pack`, `unpack`, `gather_gemm`, `contract_row`, `contract_tile`, `contract_block`,
-            `panels`, `stored_rows`, `swrite_columns`, `attention`, `attention_grad` or `norm`; of GPUs
-            also `detect`, `choose`, `lists`, `contract_square` and `live_points`.
+            `panels`, `stored_rows`, `swrite_columns`, `attention`, `attention_grad` or `norm`; of
+            GPUs also `detect`, `choose`, `lists`, `contract_square` and `live_points`.
         params: Static parameters, sorted by name: none (pack, unpack, live_points); `k`, `n`,
             `activation`, `residual` (gather_gemm, contract_*), perhaps `input_relu`, and of
             gather_gemm `bits`, `left_words`, `rounds_result`, `stored` and `factor`, of

@@ -298,6 +298,15 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     if (norm->bias) inputs.push_back(RandomFloats(random, {norm->n}));
     return inputs;
   }
+  if (auto* add = std::get_if<AddRowsPlan>(&plan.body)) {
+    const int64_t t = domain.Count();
+    std::vector<int64_t> places(static_cast<size_t>(t));
+    for (int64_t& place : places) place = random.Below(2 * add->n) - add->n;
+    std::vector<OrtValue> inputs;
+    inputs.push_back(OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, {t, 1}, places));
+    inputs.push_back(RandomFloats(random, {t, 1 + random.Below(200)}));
+    return inputs;
+  }
   if (auto* grad = std::get_if<AttentionGradPlan>(&plan.body)) {
     const int64_t t = domain.Count(), sequence = domain.extents.back();
     std::vector<OrtValue> inputs{RandomFloats(random, {t, grad->heads, grad->d}),
@@ -350,6 +359,7 @@ inline int InputCount(const Plan& plan) {
            p->residual + 2 * (p->gather || p->scatter);
   }
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body)) return attention->Places().count;
+  if (auto* add = std::get_if<AddRowsPlan>(&plan.body)) return add->Places().count;
   if (auto* grad = std::get_if<AttentionGradPlan>(&plan.body)) return grad->Places().count;
   if (auto* pairs = std::get_if<PairsPlan>(&plan.body)) return pairs->Places().count;
   if (auto* norm = std::get_if<NormPlan>(&plan.body)) return norm->Places().count;

@@ -138,7 +138,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     try {
       const pitc::Plan plan = pitc::ParsePlan(text);
       const bool bare = plan.library.find('/') == plan.library.npos;
-      const bool alone = plan.op == "detect" || plan.op == "choose_channels" || plan.op == "pairs";
+      const bool alone = plan.op == "detect" || plan.op == "choose_channels" ||
+                         plan.op == "pairs" || plan.op == "add_rows";
       Demand(bare && plan.library[0] != '.' && plan.library.size() <= 200, "library", text);
       Demand(plan.library.empty() == alone, "library", text);
       const auto* contract = std::get_if<pitc::ContractPlan>(&plan.body);

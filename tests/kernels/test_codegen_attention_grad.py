@@ -1,5 +1,6 @@
 """attention_grad kernels against float64, on both CPU levels, with guarded memory."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,8 @@ class Case:
             bias = self.bias[3 + rows * len(self.k) + np.arange(self.k0, self.k0 + self.keys)]
         if "pairs" in self.kind:
             bias = np.where(self.seen, bias, -np.inf)
-        return reference.attention_grad(**self.arguments(), scale=self.scale, bias=bias)
+        x = self.arguments()
+        return reference.attention_grad(x["q"], x["k"], x["v"], x["g"], self.scale, bias)
 
     def run(self, kernels: KernelLibrary, level: str, cuts: tuple[int, ...] = ()) -> list[Array]:
         """The gradients of the sequence; everything else must be untouched."""
@@ -87,7 +89,7 @@ class Case:
         bounds = [0, *cuts, self.queries]
         if "pairs" in self.kind:
             bounds = [*range(0, self.queries, 32), self.queries]
-        for a, b in zip(bounds, bounds[1:], strict=False):
+        for a, b in pairwise(bounds):
             keys, lists = (self.k0, self.k0 + self.keys), list[Array]()
             if "pairs" in self.kind:
                 lists = [guarded(x, at_end=end) for x in self._lists(a, b)]

@@ -17,6 +17,7 @@ Arrays = dict[str, Any]
 Scores = Callable[[GraphBuilder, str], str]
 WIDTH, HEADS, SIZE, LABELS = 256, 4, 64, 5
 LOSS = pitc.Loss("cross_entropy", "logits")
+MASKED = pitc.Loss("cross_entropy", "logits", mask="mask")
 
 
 def keys_of(g: GraphBuilder, dtype: Any = bool) -> str:
@@ -41,12 +42,6 @@ def infinite(g: GraphBuilder, scores: str) -> str:
     return g.op("Where", keys_of(g), scores, g.const(-np.inf))
 
 
-def biased(g: GraphBuilder, scores: str) -> str:
-    """Pairs of each head have a bias."""
-    bias = g.input("bias", np.float32, (1, HEADS, "sequence", "sequence"))
-    return added(g, g.op("Add", scores, bias))
-
-
 def causal(g: GraphBuilder, scores: str) -> str:
     """A query sees no later key."""
     length = g.size("x", 1)
@@ -54,6 +49,15 @@ def causal(g: GraphBuilder, scores: str) -> str:
     later = g.op("Greater", places, g.op("Unsqueeze", places, g.ints(1)))
     seen = g.op("And", g.op("Not", later), keys_of(g))
     return g.op("Where", seen, scores, g.const(np.finfo(np.float32).min))
+
+
+def biased(g: GraphBuilder, scores: str) -> str:
+    """Pairs of each head have a bias, and real tokens see each other."""
+    bias = g.input("bias", np.float32, (1, HEADS, "sequence", "sequence"))
+    queries = g.op("Unsqueeze", "mask", g.ints(1, 3))
+    seen = g.op("Mul", g.op("Cast", queries, to=onnx.TensorProto.FLOAT), keys_of(g, np.float32))
+    low = g.op("Mul", g.op("Sub", g.const(1.0), seen), g.const(np.finfo(np.float32).min))
+    return g.op("Add", g.op("Add", scores, bias), low)
 
 
 def attention(
@@ -93,7 +97,9 @@ def attention(
     weights = g.op("Softmax", mask(g, scores), axis=-1)
     y = g.op("Transpose", g.op("MatMul", weights, v), perm=[0, 2, 1, 3])
     y = g.op("Reshape", y, g.dims(g.size(x, 0), g.size(x, 1), HEADS * SIZE))
-    y = linear(g.op("Add", linear(y, "output", HEADS * SIZE, WIDTH), x), "classifier", WIDTH, LABELS)
+    y = linear(
+        g.op("Add", linear(y, "output", HEADS * SIZE, WIDTH), x), "classifier", WIDTH, LABELS
+    )
     g.output(g.op("Identity", y), "logits", np.float32, ("batch", "sequence", LABELS))
     return g.model()
 
@@ -126,8 +132,8 @@ def options(threads: int = 1) -> ort.SessionOptions:
 class Compiled:
     """A model with gradients, as ONNX Runtime and pitc run it."""
 
-    def __init__(self, model: onnx.ModelProto, threads: int = 1) -> None:
-        made = pitc.gradient(model, LOSS)
+    def __init__(self, model: onnx.ModelProto, threads: int = 1, loss: pitc.Loss = LOSS) -> None:
+        made = pitc.gradient(model, loss)
         self.plain = ort.InferenceSession(ir.to_proto(made).SerializeToString(), options())
         self.names = [x.name for x in self.plain.get_outputs()]
         compiled = pitc.compile(made, padding="mask", suggest=False)
@@ -144,18 +150,32 @@ class Compiled:
             length = feeds["mask"].shape[1]
             drawn = np.random.default_rng(1).normal(size=(1, HEADS, length, length))
             feeds = {**feeds, "bias": drawn.astype(np.float32)}
-        want = self.plain.run(self.names, feeds)
-        got = self.packed.run(self.names, feeds)
+        want, got = (
+            [np.asarray(x) for x in session.run(self.names, feeds)]
+            for session in (self.plain, self.packed)
+        )
         largest = max(np.abs(np.nan_to_num(x)).max(initial=0) for x in want)
         for name, a, b in zip(self.names, want, got, strict=True):
             assert np.array_equal(np.isnan(a), np.isnan(b)), name
             assert np.abs(np.nan_to_num(a - b)).max(initial=0) <= 2e-6 * max(largest, 1e-3), name
 
 
-@pytest.mark.parametrize("mask", [added, chosen, biased, causal])
-def test_all_products_are_packed_and_right(mask: Scores) -> None:
-    compiled = Compiled(attention(mask))
+@pytest.mark.parametrize(
+    ("mask", "loss"),
+    [(added, LOSS), (chosen, LOSS), (added, MASKED), (causal, MASKED)],
+)
+def test_all_products_are_packed_and_right(mask: Scores, loss: pitc.Loss) -> None:
+    compiled = Compiled(attention(mask), loss=loss)
     assert compiled.products("attention_grad") == 3 and compiled.products("ordinary") == 0
+    for feeds in BATCHES:
+        compiled.check(feeds)
+
+
+@pytest.mark.parametrize("mask", [infinite, biased])
+def test_some_run_whole(mask: Scores) -> None:
+    """A row of -inf is NaN; one of a bias and of masked scores shows how they round."""
+    compiled = Compiled(attention(mask), loss=MASKED)
+    assert compiled.products("ordinary") > 0
     for feeds in BATCHES:
         compiled.check(feeds)
 
@@ -177,6 +197,6 @@ def test_a_label_at_padding_counts() -> None:
 
 def test_bits_do_not_depend_on_threads() -> None:
     model, feeds = attention(causal), batch([100, 37, 64, 1], 100)
-    first, second = (Compiled(model, threads) for threads in (1, 2))
+    first, second = (Compiled(model, threads, MASKED) for threads in (1, 2))
     for a, b in zip(*(c.packed.run(c.names, feeds) for c in (first, second)), strict=True):
         assert np.array_equal(a, b, equal_nan=True)

@@ -276,7 +276,12 @@ def test_what_a_training_step_refuses(arguments: Arrays, message: str) -> None:
         (pitc.Loss("mse", "logit"), None, "the model has no value 'logit' .there are logits"),
         (pitc.Loss("mse", "logits", labels="x"), None, "has a value 'x' already"),
         (pitc.Loss("mse", "logits", weights="b2"), None, "no classes, so no weights"),
-        (pitc.Loss("cross_entropy", "logits", mask="x"), None, "cross_entropy takes no mask"),
+        (pitc.Loss("cross_entropy", "logits", mask="x"), None, "the mask 'x' is of shape"),
+        (
+            pitc.Loss("cross_entropy", "logits", mask="x", ignore_index=None),
+            None,
+            "a mask needs an ignore_index",
+        ),
         (pitc.Loss("cross_entropy", "b2"), None, "are no scores"),
     ],
 )

@@ -26,6 +26,7 @@ from pitc.ir.plans.kinds import (
 )
 from pitc.ir.plans.ops import (
     OPS,
+    AddRows,
     Attention,
     AttentionGrad,
     ChooseChannels,
@@ -92,6 +93,7 @@ PLANS: dict[str, Plan] = {
     ),
     "attention_grad": AttentionGrad(**HEADS, **NAMED, bias=False, pairs=True, floor=-1e9),
     "norm": Norm(n=64, epsilon=1e-5, centred=True, bias=False, **NAMED),
+    "add_rows": AddRows(n=100),
     "choose_channels": ChooseChannels(
         nodes=("a,b", "c"), channels=(3, 4, 5), places=(None, 0, 4), weights=(1, 0), budget=7
     ),

@@ -429,6 +429,21 @@ class Norm(KernelPlan):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AddRows(Plan):
+    """Updates added to the rows of zeros `[n, columns]` that indices name, in their order.
+
+    Args:
+        n: Rows of the result.
+    """
+
+    op = "add_rows"
+    machines = ("cpu",)
+    all_operands = (Operand("indices", INT64), Operand("updates", FLOAT32))
+
+    n: Annotated[int, EXTENT]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChooseChannels(Plan):
     """Whether few channels of some convolutions live."""
 
@@ -519,7 +534,7 @@ OPS: Mapping[str, type[Plan]] = {
     kind.op: kind
     for kind in (
         *(Detect, Pack, Unpack, Contract, Pairs, Attention, AttentionGrad, Norm),
-        *(ChooseChannels, Region),
+        *(AddRows, ChooseChannels, Region),
     )
 }
 """Every operation, by name."""

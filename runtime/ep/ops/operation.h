@@ -39,6 +39,7 @@ std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kerne
 std::unique_ptr<Operation> MakeAttentionGrad(const AttentionGradPlan& plan, Kernel kernel,
                                              Kernel listed);
 std::unique_ptr<Operation> MakeNorm(const NormPlan& plan, Kernel kernel);
+std::unique_ptr<Operation> MakeAddRows(const AddRowsPlan& plan);
 // `dense`: never choose few channels.
 std::unique_ptr<Operation> MakeChooseChannels(const ChannelsPlan& plan,
                                               std::shared_ptr<Trace> trace, bool dense);

@@ -229,6 +229,8 @@ Plan ParsePlan(std::string_view text, Machine machine) {
     plan.body = DetectPlan::Read(in);
   } else if (plan.op == "choose_channels") {
     plan.body = ReadChannels(in);
+  } else if (plan.op == "add_rows") {
+    plan.body = AddRowsPlan::Read(in);
   } else if (plan.op == "pairs") {
     plan.body = ReadPairs(in);
   } else {

@@ -1,0 +1,76 @@
+// add_rows: updates that are added to rows of zeros, each to the one that its index names.
+//
+// A row may be named several times. Each column is summed by one thread, in the order of the
+// updates, so results have the same bits on any number of threads.
+#include <algorithm>
+
+#include "base/split.h"
+#include "ops/operation.h"
+
+namespace pitc {
+namespace {
+
+constexpr int64_t kStripe = 64;  // columns of a task, at least: whole cache lines
+constexpr int64_t kClearedBytes = int64_t{1} << 20;
+constexpr double kSerialAdds = 1e5;  // about 20 us
+
+class AddRows final : public Operation {
+ public:
+  explicit AddRows(const AddRowsPlan& plan) : plan_(plan) {}
+  int InputCount() const override { return plan_.Places().count; }
+  int OutputCount() const override { return AddRowsPlan::kOutputs; }
+
+  void Run(const RunContext& run) const override {
+    Arena::Scope scratch;
+    const AddRowsPlan::Inputs in = plan_.Places();
+    const Tensor updates = run.FloatInput(in.updates, "updates", 2, 2);
+    const int64_t count = updates.shape.dims[0], width = updates.shape.dims[1];
+    const int64_t* const indices = Checked(run.Input(in.indices, "indices"), count, scratch);
+    const int64_t all = Product({plan_.n, width}, "the output");
+    auto* const out = static_cast<float*>(run.Output(0, {plan_.n, width}, sizeof(float), scratch));
+    if (all == 0) return;
+    const Blocks cleared = EvenBlocks(all, kClearedBytes / int64_t{sizeof(float)}, kStripe);
+    run.Each(cleared.Count(), cleared.Count() > 1, [&](int64_t block) {
+      std::fill(out + cleared.Begin(block), out + cleared.End(block), 0.0f);
+    });
+    const double adds = static_cast<double>(count) * static_cast<double>(width);
+    const int64_t threads = adds < kSerialAdds ? 1 : run.Threads();
+    const Blocks columns = EvenBlocks(width, (width + threads - 1) / threads, kStripe);
+    run.Each(columns.Count(), columns.Count() > 1, [&](int64_t block) {
+      const int64_t begin = columns.Begin(block), end = columns.End(block);
+      for (int64_t i = 0; i < count; ++i) {
+        const float* const from = updates.Floats() + i * width;
+        float* const to = out + indices[i] * width;
+        for (int64_t c = begin; c < end; ++c) to[c] += from[c];
+      }
+    });
+  }
+
+ private:
+  // Indices from 0 on: those from the end are below 0.
+  const int64_t* Checked(const Tensor& indices, int64_t count, Arena::Scope& scratch) const {
+    const int rank = indices.shape.rank;
+    const bool is_list = rank >= 1 && indices.shape.dims[0] == count &&
+                         indices.shape.Elements(1, rank) == 1 &&
+                         indices.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
+    Expect(is_list, indices, "as int64 [", count, "]");
+    auto* const found = scratch.Array<int64_t>(count);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t index = static_cast<const int64_t*>(indices.data)[i];
+      found[i] = index < 0 ? index + plan_.n : index;
+      if (found[i] < 0 || found[i] >= plan_.n)
+        Fail("expected indices from ", -plan_.n, " to ", plan_.n - 1, ", got ", index, " at ", i);
+    }
+    return found;
+  }
+
+  const AddRowsPlan plan_;
+};
+
+}  // namespace
+
+std::unique_ptr<Operation> MakeAddRows(const AddRowsPlan& plan) {
+  return std::make_unique<AddRows>(plan);
+}
+
+}  // namespace pitc

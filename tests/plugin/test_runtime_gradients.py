@@ -1,0 +1,139 @@
+"""Operations of gradients in the provider against numpy, with reference kernels in C++."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from tests import plan_reference
+from tests.runtime_support import (
+    COORDS,
+    FLOAT,
+    INT32,
+    Array,
+    Plan,
+    Run,
+    Value,
+    kernel_plan,
+    loader,
+    make_model,
+    masks,
+    pit_node,
+    points,
+    use_built_provider,
+)
+
+pytest.importorskip("onnxruntime")
+provider = pytest.fixture(scope="module", autouse=True)(use_built_provider)
+load = pytest.fixture(loader)
+
+D, DV, HEADS, LENGTH = 4, 6, 2, 40
+SIZES = {"d": D, "dv": DV, "heads": HEADS}
+LISTS = ["keys", "seen_by", "tiles", "order"]
+KINDS = [(0, 0, None), (1, 0, None), (0, 1, None), (1, 0, -1.0), (1, 1, -1.0)]
+
+
+def tiles_of(seen: list[Array]) -> dict[str, Array]:
+    """Lists of the keys that each 32 queries of a sequence see; every other tile sees all keys."""
+    keys, bits, tiles, rows = list[int](), list[int](), list[tuple[int, int, int]](), 0
+    for sequence in seen:
+        for begin in range(0, len(sequence), 32):
+            part = sequence[begin : begin + 32]
+            if len(tiles) % 2:
+                tiles.append((0, part.shape[1], 0))
+                part[:] = True
+                continue
+            listed = np.flatnonzero(part.any(0))
+            tiles.append((len(keys), len(listed), 1))
+            keys += listed.tolist()
+            words = (part[:, listed].astype(np.int64) << np.arange(len(part))[:, None]).sum(0)
+            bits += words.astype(np.uint32).view(np.int32).tolist()
+        rows += len(sequence)
+    found = {"keys": keys, "seen_by": bits, "order": range(rows)}
+    lists = {name: np.array(list(x), np.int32) for name, x in found.items()}
+    return lists | {"tiles": np.array(tiles, np.int32).reshape(-1, 3)}
+
+
+@pytest.mark.parametrize(("bias", "pairs", "floor"), KINDS)
+def test_gradients_of_attention(
+    load: Callable[..., Run], bias: int, pairs: int, floor: float | None
+) -> None:
+    suffix = "_bias" * bias + ("" if floor is None else "_floor")
+    kernel = f"attention_grad_d{D}_v{DV}"
+    fields = {} if floor is None else {"floor": floor}
+    plan = kernel_plan(
+        "attention_grad", kernel + suffix, **SIZES, **fields, scale=0.5, bias=bias, pairs=pairs
+    )
+    if pairs:
+        listed = f"{kernel}{'_bias' * bias}_pairs{'' if floor is None else '_floor'}"
+        named = dict(plan.fields) | {"kernels": f"attention_grad:{kernel}{suffix},pairs:{listed}"}
+        plan = Plan(plan.op, tuple(named.items()))
+    names = ["q", "k", "v", "o", "o", *(["bias", "coords", "coords"] * bias)]
+    names += [*(LISTS * pairs), "g"]
+    inputs: list[Value] = [(name, FLOAT, [None] * 3) for name in "qkvg"]
+    inputs += [("o", INT32, [None])]
+    inputs += [("bias", FLOAT, [None] * 4), COORDS] * bias
+    inputs += [(name, INT32, [None, 3] if name == "tiles" else [None]) for name in LISTS] * pairs
+    outputs: list[Value] = [(f"d{name}", FLOAT, [None] * 3) for name in "qkv"]
+    node = pit_node("a", plan, names, [name for name, *_ in outputs])
+    run = load(make_model([node], inputs, outputs))
+    rng = np.random.default_rng(6)
+    for live in masks(rng, (3, LENGTH)):
+        _, coords, o = points(live)
+        given = {name: rng.standard_normal((o[-1], HEADS, D), np.float32) for name in "qk"}
+        given |= {name: rng.standard_normal((o[-1], HEADS, DV), np.float32) for name in "vg"}
+        feeds = given | {"o": o}
+        if bias:
+            drawn = rng.standard_normal((3, 1, LENGTH, LENGTH), np.float32)
+            feeds |= {"coords": coords, "bias": np.where(drawn > 1, drawn - np.float32(9), drawn)}
+        if pairs:
+            seen = [rng.random((n, n)) < 0.4 for n in np.diff(o)]
+            for each in seen:
+                np.fill_diagonal(each, True)
+            feeds |= tiles_of(seen)
+        texts = {key: str(x) for key, x in dict(plan.fields).items()}
+        texts |= {"scale": (0.5).hex()} | ({} if floor is None else {"floor": floor.hex()})
+        order = [*names[:-1], "g"]
+        expected = plan_reference.attention_grad(texts, *(feeds[name] for name in order))
+        for got, want in zip(run(**feeds), expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_query_that_sees_no_key(load: Callable[..., Run]) -> None:
+    """Its softmax is NaN, and with it all that it adds to."""
+    kernel = f"attention_grad_d{D}_v{DV}"
+    plan = kernel_plan("attention_grad", kernel, **SIZES, scale=0.5, bias=0, pairs=1)
+    names = ["q", "k", "v", "o", "o", *LISTS, "g"]
+    inputs: list[Value] = [(name, FLOAT, [None] * 3) for name in "qkvg"]
+    inputs += [("o", INT32, [None])]
+    inputs += [(name, INT32, [None, 3] if name == "tiles" else [None]) for name in LISTS]
+    outputs: list[Value] = [(f"d{name}", FLOAT, [None] * 3) for name in "qkv"]
+    run = load(make_model([pit_node("a", plan, names, ["dq", "dk", "dv"])], inputs, outputs))
+    rng = np.random.default_rng(0)
+    given = {name: rng.standard_normal((5, HEADS, D), np.float32) for name in "qk"}
+    given |= {name: rng.standard_normal((5, HEADS, DV), np.float32) for name in "vg"}
+    for seen in (np.eye(3, dtype=bool), np.zeros((3, 3), bool)):
+        seen[1] = False
+        lists = tiles_of([seen, np.eye(2, dtype=bool)])
+        lists["tiles"][1] = (0, 2, 0)
+        dq, dk, dv = run(**given, o=np.array([0, 3, 5], np.int32), **lists)
+        assert np.array_equal(np.isnan(dq[:, 0, 0]), np.append(~seen.any(1), [False, False]))
+        for x in (dk, dv):
+            assert np.isnan(x[:3]).all() and np.isfinite(x[3:]).all()
+
+
+def test_rows_are_added(load: Callable[..., Run]) -> None:
+    plan = Plan("add_rows", (("n", 7),))
+    inputs: list[Value] = [("i", TensorProto.INT64, [None, 1]), ("x", FLOAT, [None, None])]
+    run = load(
+        make_model([pit_node("a", plan, ["i", "x"], ["y"])], inputs, [("y", FLOAT, [7, None])])
+    )
+    rng = np.random.default_rng(0)
+    for count, width in ((0, 3), (1, 1), (300, 1), (5, 0), (40, 65), (2000, 130)):
+        i, x = rng.integers(-7, 7, (count, 1)), rng.integers(-9, 9, (count, width))
+        want = np.zeros((7, width))
+        np.add.at(want, i[:, 0], x)
+        assert np.array_equal(run(i=i, x=x.astype(np.float32))[0], want)
+    with pytest.raises(Exception, match="expected indices from -7 to 6, got 7 at 1"):
+        run(i=np.array([[0], [7]]), x=np.zeros((2, 3), np.float32))
