@@ -65,7 +65,8 @@ class EncoderCase:
 
 @dataclass(frozen=True, slots=True)
 class TrainingCase:
-    """Loss and gradients of a BERT that labels tokens, on one batch; padded tokens have no label.
+    """Loss and gradients on one batch: of a BERT that labels tokens, or of a decoder that guesses
+    the next one; padded tokens have no label.
 
     Args:
         name: Name on the command line and of the result file.
@@ -73,6 +74,7 @@ class TrainingCase:
         batch: Sequences.
         length: Longest sequence; one sequence has this length.
         mean: Mean length that the others are drawn to.
+        side: Where padding is.
         padding: The mask input that pitc is told about.
         seed: Of weights, ids, labels and lengths.
     """
@@ -80,10 +82,11 @@ class TrainingCase:
     family: ClassVar[str] = "training"
 
     name: str
-    config: BertConfig
+    config: BertConfig | OptConfig
     batch: int
     length: int
     mean: int
+    side: str = "right"
     padding: str = "attention_mask"
     seed: int = 0
 
@@ -272,6 +275,7 @@ BERT_TOKENS = BertConfig(
 TRAINING = (
     TrainingCase("train-bert-8x128-m57", BERT_TOKENS, batch=8, length=128, mean=57),
     TrainingCase("train-bert-8x128-full", BERT_TOKENS, batch=8, length=128, mean=128),
+    TrainingCase("train-opt-8x128-m40", OPT_125M, batch=8, length=128, mean=40, side="left"),
 )
 
 TIMED_CASES: tuple[TimedCase, ...] = (

@@ -1,4 +1,4 @@
-"""One step of training a BERT that labels tokens, in torch: loss and gradients.
+"""One step of training in torch, loss and gradients: of a BERT that labels tokens, of an OPT.
 
 The weights are those of the ONNX file, by the same names. A padded batch runs with a mask, as
 transformers does it; without padding, tokens of all sequences are rows of one matrix, and attention
@@ -6,17 +6,20 @@ runs for each sequence (kernels for that exist on GPUs only, so on a CPU a perso
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from benchmarks.cases import TrainingCase
 from benchmarks.workload import MASK, Array, Feeds, Infer, Workload
 from models.bert import BertConfig
+from models.opt import OFFSET, OptConfig
 from pitc.measure.bench import session_options
 
-IGNORED = -100
+Config = BertConfig | OptConfig
 PREFIX = "grad."
 #: So many numbers of each gradient are compared.
 COMPARED = 1000
@@ -70,8 +73,8 @@ def _step(workload: Workload, loss_of: Callable[..., Any], *, compiled: bool) ->
     import torch  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(1)
-    config = workload.bert
-    assert config is not None
+    assert isinstance(workload.case, TrainingCase)
+    config = workload.case.config
     known = {
         n: torch.tensor(np.array(x), requires_grad=True) for n, x in _weights(workload).items()
     }
@@ -87,17 +90,26 @@ def _step(workload: Workload, loss_of: Callable[..., Any], *, compiled: bool) ->
     return infer
 
 
-def _hidden(config: BertConfig, w: dict[str, Any], x: Any, attend: Callable[..., Any]) -> Any:
-    """The encoder on rows, which are tokens or `[batch, sequence]` of them."""
+def _linear(w: dict[str, Any], rows: Any, name: str) -> Any:
     from torch.nn import functional as f  # pyright: ignore[reportMissingImports]
 
-    def norm(rows: Any, name: str) -> Any:
-        scale, shift = w[f"{name}.weight"], w[f"{name}.bias"]
-        return f.layer_norm(rows, (config.hidden,), scale, shift, config.epsilon)
+    if f"{name}.weight" in w:
+        return f.linear(rows, w[f"{name}.weight"], w[f"{name}.bias"])
+    return rows @ w[f"{name}.weight_t"] + w[f"{name}.bias"]
 
-    def linear(rows: Any, name: str) -> Any:
-        return rows @ w[f"{name}.weight_t"] + w[f"{name}.bias"]
 
+def _norm(w: dict[str, Any], rows: Any, name: str, epsilon: float) -> Any:
+    from torch.nn import functional as f  # pyright: ignore[reportMissingImports]
+
+    scale, shift = w[f"{name}.weight"], w[f"{name}.bias"]
+    return f.layer_norm(rows, (rows.shape[-1],), scale, shift, epsilon)
+
+
+def _bert_scores(config: BertConfig, w: dict[str, Any], x: Any, attend: Callable[..., Any]) -> Any:
+    """Scores of rows, which are tokens or `[batch, sequence]` of them."""
+    from torch.nn import functional as f  # pyright: ignore[reportMissingImports]
+
+    norm, linear = partial(_norm, w, epsilon=config.epsilon), partial(_linear, w)
     x = norm(x, "embeddings.LayerNorm")
     for i in range(config.layers):
         layer = f"encoder.layer.{i}"
@@ -109,57 +121,89 @@ def _hidden(config: BertConfig, w: dict[str, Any], x: Any, attend: Callable[...,
     return linear(x, "classifier")
 
 
-def _embedded(w: dict[str, Any], ids: Any, places: Any, types: Any) -> Any:
+def _opt_scores(config: OptConfig, w: dict[str, Any], x: Any, attend: Callable[..., Any]) -> Any:
+    """The same of a decoder."""
+    from torch.nn import functional as f  # pyright: ignore[reportMissingImports]
+
+    norm, linear = partial(_norm, w, epsilon=1e-5), partial(_linear, w)
+    for i in range(config.layers):
+        layer = f"layers.{i}"
+        y = norm(x, f"{layer}.self_attn_layer_norm")
+        y = attend(*(linear(y, f"{layer}.{part}_proj") for part in "qkv"))
+        x = x + linear(y, f"{layer}.out_proj")
+        y = f.relu(linear(norm(x, f"{layer}.final_layer_norm"), f"{layer}.fc1"))
+        x = x + linear(y, f"{layer}.fc2")
+    return norm(x, "final_layer_norm") @ w["embed_tokens"].T
+
+
+def _indices(config: Config, feeds: dict[str, Any]) -> dict[str, Any]:
+    """What looks up rows of each table, `[batch, sequence]`."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    ids, mask = feeds["input_ids"], feeds[MASK]
+    if isinstance(config, OptConfig):
+        return {"embed_tokens": ids, "embed_positions": mask.cumsum(1) * mask - 1 + OFFSET}
     table = "embeddings.{}_embeddings.weight".format
-    return w[table("word")][ids] + w[table("token_type")][types] + w[table("position")][places]
+    places = torch.arange(ids.shape[1]).expand(ids.shape)
+    found = {"word": ids, "token_type": feeds["token_type_ids"], "position": places}
+    return {table(name): x for name, x in found.items()}
 
 
-def padded_loss(config: BertConfig, w: dict[str, Any], feeds: dict[str, Any]) -> Any:
-    """The loss of an encoder of `models.bert` that labels tokens, in torch.
+def _embedded(w: dict[str, Any], indices: dict[str, Any]) -> Any:
+    """The sum of rows of tables."""
+    first, *others = (w[table][x] for table, x in indices.items())
+    return sum(others, first)
+
+
+def _scores(config: Config, w: dict[str, Any], x: Any, attend: Callable[..., Any]) -> Any:
+    if isinstance(config, OptConfig):
+        return _opt_scores(config, w, x, attend)
+    return _bert_scores(config, w, x, attend)
+
+
+def padded_loss(config: Config, w: dict[str, Any], feeds: dict[str, Any]) -> Any:
+    """The loss of a padded batch.
 
     Args:
-        config: The encoder's sizes.
-        w: Tensors by the names of the ONNX model's weights.
-        feeds: Tensors by the names of its inputs, and `labels`.
-
-    Returns:
-        The mean cross entropy of tokens whose label is not -100.
+        config: The model.
+        w: Its weights, by the names of the ONNX file.
+        feeds: The batch; `labels` of -100 do not count.
     """
     import torch  # pyright: ignore[reportMissingImports]
     from torch.nn import functional as f  # pyright: ignore[reportMissingImports]
 
-    ids, mask = feeds["input_ids"], feeds[MASK]
-    batch, length = ids.shape
-    seen = (mask != 0)[:, None, None, :]
+    batch, length = feeds["input_ids"].shape
+    seen = (feeds[MASK] != 0)[:, None, None, :]
+    if isinstance(config, OptConfig):  # padding sees itself: a row of nothing is NaN
+        places = torch.arange(length)
+        seen = (seen & (places[:, None] >= places)) | (places[:, None] == places)
 
     def attend(*rows: Any) -> Any:
         q, k, v = (x.view(batch, length, config.heads, -1).transpose(1, 2) for x in rows)
         y = f.scaled_dot_product_attention(q, k, v, attn_mask=seen)
         return y.transpose(1, 2).reshape(batch, length, -1)
 
-    x = _embedded(w, ids, torch.arange(length), feeds["token_type_ids"])
-    scores = _hidden(config, w, x, attend)
+    scores = _scores(config, w, _embedded(w, _indices(config, feeds)), attend)
     return f.cross_entropy(scores.view(-1, scores.shape[-1]), feeds["labels"].view(-1))
 
 
-def _packed_loss(config: BertConfig, w: dict[str, Any], feeds: dict[str, Any]) -> Any:
+def _packed_loss(config: Config, w: dict[str, Any], feeds: dict[str, Any]) -> Any:
     import torch  # pyright: ignore[reportMissingImports]
     from torch.nn import functional as f  # pyright: ignore[reportMissingImports]
 
     live = feeds[MASK] != 0
-    lengths = live.sum(1).tolist()
+    lengths, causal = live.sum(1).tolist(), isinstance(config, OptConfig)
 
     def attend(*rows: Any) -> Any:
         parts = []
         for q, k, v in zip(*(x.split(lengths) for x in rows), strict=True):
             heads = (x.view(len(x), config.heads, -1).transpose(0, 1)[None] for x in (q, k, v))
-            y = f.scaled_dot_product_attention(*heads)
+            y = f.scaled_dot_product_attention(*heads, is_causal=causal)
             parts.append(y[0].transpose(0, 1).reshape(len(q), -1))
         return torch.cat(parts)
 
-    places = torch.arange(live.shape[1]).expand(live.shape)[live]
-    x = _embedded(w, feeds["input_ids"][live], places, feeds["token_type_ids"][live])
-    return f.cross_entropy(_hidden(config, w, x, attend), feeds["labels"][live])
+    x = _embedded(w, {table: x[live] for table, x in _indices(config, feeds).items()})
+    return f.cross_entropy(_scores(config, w, x, attend), feeds["labels"][live])
 
 
 def torch_padded(workload: Workload) -> Infer:

@@ -287,16 +287,25 @@ def _attention(case: TimedAttention, model: Path) -> Workload:
 def _training(case: TrainingCase, path: Path) -> Workload:
     import pitc
 
-    rng = np.random.default_rng(case.seed)
-    model = bert(case.config, rng)
-    pitc.gradient(model, pitc.Loss("cross_entropy", "logits"), output=path)
+    rng, config = np.random.default_rng(case.seed), case.config
+    is_decoder = isinstance(config, OptConfig)
+    model = opt(config, rng, head=True) if isinstance(config, OptConfig) else bert(config, rng)
+    loss = pitc.Loss("cross_entropy", "logits", mask=MASK if is_decoder else None)
+    pitc.gradient(model, loss, output=path)
     batch = bert_batch(case, rng)
-    labels = rng.integers(0, case.config.labels, batch["input_ids"].shape)
+    ids = batch["input_ids"]
+    if isinstance(config, OptConfig):  # the next token; of the last one nothing is known
+        labels, scores = np.roll(ids, -1, axis=1), config.vocab
+        labels[:, -1] = -100
+    else:
+        labels, scores = rng.integers(0, config.labels, ids.shape), config.labels
     batch["labels"] = np.where(batch[MASK] == 1, labels, -100)
-    found = _padded(case, path, case.config, (batch,))
+    found = _padded(case, path, config, (batch,))
+    head = 2 * config.hidden * scores
+    costs = (found.dense, found.counts["places"]), (found.useful, found.counts["tokens"])
     # each product has two more on the backward way
-    dense, useful = (x and Cost(3 * x.flops, 3 * x.read_bytes) for x in (found.dense, found.useful))
-    return replace(found, dense=dense, useful=useful, bert=case.config)
+    dense, useful = (x and Cost(3 * (x.flops + head * rows), 3 * x.read_bytes) for x, rows in costs)
+    return replace(found, dense=dense, useful=useful, case=case)
 
 
 def make_workload(case: TimedCase, folder: Path) -> Workload:

@@ -121,7 +121,9 @@ class _Decoder:
         return LINEAR["gemm"](self.g, x, name, weight, bias)
 
 
-def opt(config: OptConfig, rng: np.random.Generator, cached: bool = False) -> onnx.ModelProto:
+def opt(
+    config: OptConfig, rng: np.random.Generator, cached: bool = False, head: bool = False
+) -> onnx.ModelProto:
     """Build the decoder with random weights.
 
     Args:
@@ -130,24 +132,31 @@ def opt(config: OptConfig, rng: np.random.Generator, cached: bool = False) -> on
         cached: With a cache: the mask is [batch, past + sequence], and the model has inputs
             `past_key_values.{layer}.{key,value}` f32 [batch, heads, past, size] and outputs
             `present.{layer}.{key,value}` [batch, heads, past + sequence, size].
+        head: With scores of the next token, by the table of tokens.
 
     Returns:
         A checked model: `input_ids`, `attention_mask` int64 [batch, sequence] ->
-        `last_hidden_state` f32 [batch, sequence, hidden].
+        `last_hidden_state` f32 [batch, sequence, hidden], or `logits` [batch, sequence, vocab].
     """
     g = GraphBuilder("opt")
     parts = _Decoder(g, config, rng, {} if cached else None)
     ids = g.input("input_ids", np.int64, ("batch", NEW))
     mask = g.input("attention_mask", np.int64, ("batch", TOTAL if cached else NEW))
     bias = causal_bias(g, mask, ids if cached else None)
-    x = g.op("Gather", parts.table("embed_tokens", config.vocab), ids, axis=0)
+    table = parts.table("embed_tokens", config.vocab)
+    x = g.op("Gather", table, ids, axis=0)
     places = parts.table("embed_positions", config.positions + OFFSET)
     x = g.op("Add", x, _positions(g, mask, ids if cached else None, places))
     for i in range(config.layers):
         x = parts.attend(x, f"layers.{i}", bias)
         x = parts.feed_forward(x, f"layers.{i}")
-    shape = ("batch", "sequence", config.hidden)
-    g.output(parts.norm(x, "final_layer_norm"), "last_hidden_state", np.float32, shape)
+    x = parts.norm(x, "final_layer_norm")
+    if head:
+        scores = g.op("MatMul", x, g.op("Transpose", table, perm=[1, 0]))
+        g.output(scores, "logits", np.float32, ("batch", "sequence", config.vocab))
+    else:
+        shape = ("batch", "sequence", config.hidden)
+        g.output(x, "last_hidden_state", np.float32, shape)
     for entry, value in (parts.present or {}).items():
         g.output(value, f"present.{entry}", np.float32, cache_shape(config, TOTAL))
     return g.model()

@@ -369,8 +369,8 @@ def term_guard(view: NodeView, read: Read) -> Region | None:
 
 
 def _product(view: NodeView, expr: TensorExpr) -> list[FillFact]:
-    """A product is 0 where one factor is and the others are finite: for some terms of a sum the
-    one factor, for the others another one.
+    """A product is 0 where one factor is and the others are finite; of a sum's terms some may be 0
+    for another reason than the others.
 
     p[q, k] is 0 where m[q] != 0 and m[k] == 0, g[q] where m[q] == 0    ->    sum_q p[q, k] * g[q]
     is 0 where m[k] == 0
@@ -378,9 +378,8 @@ def _product(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     if expr.reduced and expr.reducer is not Reducer.SUM:
         return []
     axes = range(len(expr.shape), len(expr.extents))
-    out, zeros = list[FillFact](), list[list[Region]]()
+    out, zeros = list[FillFact](), list[Region]()
     for read in expr.reads:
-        zeros.append([])
         guard: Region | None = EVERYWHERE
         for other in expr.reads:
             # the same value at another place is another factor
@@ -390,13 +389,12 @@ def _product(view: NodeView, expr: TensorExpr) -> list[FillFact]:
             at = both(f.region, guard) if annihilates(f.constant) else None
             r = None if at is None else _over(view, at, axes)
             if at is not None and is_zero(f.constant):
-                zeros[-1].append(at)
+                zeros.append(at)
             if r is not None:
                 view.assume(FINITE)
                 out.append(FillFact(r, f.constant))
-    known = [r for regions in zeros for r in regions]
-    if axes and sum(map(bool, zeros)) > 1:
-        joined = [r for r in resolve(known) if r not in known and not _looks_at(r, axes)]
+    if axes and len(zeros) > 1:
+        joined = [r for r in resolve(zeros) if r not in zeros and not _looks_at(r, axes)]
         if joined:
             view.assume(FINITE)
         out += [FillFact(r, 0) for r in joined]

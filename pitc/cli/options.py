@@ -384,7 +384,9 @@ class Gradient(Printed):
         -100, metavar="LABEL", help="Of cross_entropy and nll: labels that do not count."
     )
     mask: str | None = Option(
-        None, metavar="NAME", help="An input that is 0 for what does not count: labels, or elements."
+        None,
+        metavar="NAME",
+        help="An input that is 0 for what does not count: labels, or elements.",
     )
     keep: list[str] | None = Option(
         None, metavar="NAME", help="Another value that stays an output; may be repeated."

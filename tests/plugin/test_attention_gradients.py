@@ -1,6 +1,8 @@
 """Gradients of attention over padded batches: one packed node, equal to ONNX Runtime's numbers."""
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,14 @@ import onnxruntime as ort
 import pytest
 
 import pitc
+from models.bert import BertConfig, bert
 from models.graph import GraphBuilder
+from models.opt import OptConfig, opt
 from pitc.ir.report import Report
 
 Arrays = dict[str, Any]
 Scores = Callable[[GraphBuilder, str], str]
+MASK = "attention_mask"
 WIDTH, HEADS, SIZE, LABELS = 256, 4, 64, 5
 LOSS = pitc.Loss("cross_entropy", "logits")
 MASKED = pitc.Loss("cross_entropy", "logits", mask="mask")
@@ -200,3 +205,38 @@ def test_bits_do_not_depend_on_threads() -> None:
     first, second = (Compiled(model, threads, MASKED) for threads in (1, 2))
     for a, b in zip(*(c.packed.run(c.names, feeds) for c in (first, second)), strict=True):
         assert np.array_equal(a, b, equal_nan=True)
+
+
+def models() -> dict[str, tuple[onnx.ModelProto, pitc.Loss, str]]:
+    """Two layers each: an encoder that labels tokens, a decoder that guesses the next one."""
+    rng = np.random.default_rng(0)
+    sizes: dict[str, Any] = {"layers": 2, "hidden": 256, "heads": 4, "ffn": 1024, "vocab": 500}
+    loss = pitc.Loss("cross_entropy", "logits")
+    return {
+        "encoder": (bert(BertConfig(**sizes, head="tokens"), rng), loss, "right"),
+        "decoder": (opt(OptConfig(**sizes), rng, head=True), replace(loss, mask=MASK), "left"),
+    }
+
+
+@pytest.mark.parametrize("name", ["encoder", "decoder"])
+def test_all_products_of_a_step_are_packed(name: str) -> None:
+    model, loss, side = models()[name]
+    made = pitc.gradient(model, loss)
+    compiled = pitc.compile(made, padding=MASK, suggest=False)
+    products = [n for n in compiled.report.nodes if n.op_type in ("MatMul", "Gemm")]
+    found = Counter(n.lowering for n in products)
+    assert found["ordinary"] == 0 and found["attention_grad"] == 6 and found["attention"] == 2
+    plain = ort.InferenceSession(ir.to_proto(made).SerializeToString(), options())
+    packed, names = compiled.session(options()), [x.name for x in plain.get_outputs()]
+    for lengths in ([40, 1, 17], [33], [64, 64]):
+        rng = np.random.default_rng(len(lengths))
+        places = np.arange(max(lengths))
+        mask = (places < np.array(lengths)[:, None]).astype(np.int64)
+        mask = mask if side == "right" else mask[:, ::-1].copy()
+        feeds = {"input_ids": rng.integers(1, 500, mask.shape) * mask, MASK: mask}
+        feeds |= {"token_type_ids": 0 * mask} if name == "encoder" else {}
+        feeds["labels"] = np.where(mask == 1, rng.integers(0, 2, mask.shape), -100)
+        want, got = ([np.asarray(x) for x in s.run(names, feeds)] for s in (plain, packed))
+        largest = max(np.abs(x).max() for x in want)
+        for which, a, b in zip(names, want, got, strict=True):
+            assert np.abs(a - b).max() <= 3e-6 * largest, which
