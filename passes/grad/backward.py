@@ -8,7 +8,7 @@ import onnx_ir as ir
 from pitc.ir.build import NodeBuilder
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import Array
+from pitc.ir.nodes import Array, attribute
 from pitc.ir.since import Since
 
 PREFIX = "grad"
@@ -25,6 +25,12 @@ def wide(dtype: np.dtype) -> np.dtype:
     them.
     """
     return np.promote_types(dtype, np.float32)
+
+
+def _producer(x: ir.Value, op: str) -> ir.Node | None:
+    """The node of that operator that makes a value; None where it is another one."""
+    node = x.producer()
+    return node if node is not None and not node.domain and node.op_type == op else None
 
 
 class Backward(NodeBuilder):
@@ -62,6 +68,24 @@ class Backward(NodeBuilder):
         if None not in numbers:
             return self.constant(np.asarray(numbers, np.int64))
         return self.op("Gather", [self.op("Shape", [x]), self.ints(*dims)], axis=0)
+
+    def transpose(self, x: ir.Value, order: Sequence[int]) -> ir.Value:
+        """Dimensions in another order; of a matrix's gradient, those of its factors.
+
+        Transpose(MatMul(Transpose(a), g))   ->   MatMul(Transpose(g), a)
+        """
+        product = _producer(x, "MatMul") if list(order) == [1, 0] else None
+        if product is not None and (product.name or "").startswith(f"{self.prefix}."):
+            left, right = (f for f in product.inputs if f is not None)
+            if _producer(left, "Transpose") is not None:
+                return self.op(
+                    "MatMul", [self.transpose(right, order), self.transpose(left, order)]
+                )
+        turn = _producer(x, "Transpose")
+        if turn is not None and turn.inputs[0] is not None:
+            before = attribute(turn, "perm", tuple(reversed(range(len(order)))))
+            order, x = [before[d] for d in order], turn.inputs[0]
+        return super().transpose(x, order)
 
     def numbered(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Numbers of a value's elements, from 1 on, in its shape; and the one behind the last."""

@@ -9,12 +9,13 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.expr import Shape
+from pitc.ir.expr import Combine, Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Coords, Poly
 from pitc.ir.metadata import SOURCE
-from pitc.ir.nodes import node_name
+from pitc.ir.nodes import first_input, node_name
 from pitc.ir.plans.ops import AddRows, Attention, AttentionGrad, Contract, Detect, Pack, Unpack
+from pitc.ir.sizes import sizes_known
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import detected_mask
 from pitc.passes.lower.packed import Packed
@@ -132,6 +133,8 @@ class Rewriter:
     ) -> ir.Value:
         """SRead: gather one row of a whole value per live point."""
         source, at, dtype = self.build.value(name), self.detect(domain), self.dtype(name)
+        if not domain.lives_everywhere and (rows := self._spread(name, codes, rest, at)):
+            return rows
         if domain.lives_everywhere:
             return all_rows(self.graph, self.build, name, codes, at.symbol)
         given = codes
@@ -148,6 +151,26 @@ class Rewriter:
             name,
         )
         self.gathers[out] = name, partial(self.pack, domain=domain, codes=given, rest=rest)
+        return out
+
+    def _spread(
+        self, name: str, codes: tuple[str, ...], rest: Shape | None, at: Detected
+    ) -> ir.Value | None:
+        """Rows of a constant number that is spread over a shape: it is spread over rows alone."""
+        expr, node, shape = self.graph[name].expr, self.graph[name].producer, self.graph[name].shape
+        if expr is None or node is None or shape is None or expr.combine is not Combine.MOVE:
+            return None
+        number = None if first_input(node) == name else self.graph.splat(first_input(node))
+        plain = [r.operand == 0 and not r.within.tests for r in expr.reads] == [True]
+        kept = tuple(e for e, c in zip(shape, codes, strict=True) if c == "r")
+        kept = kept if rest is None else rest
+        if number is None or not plain or not sizes_known(self.graph, kept):
+            return None
+        scalar = self.build.constant(np.asarray(number, self.graph.dtype(name)))
+        sizes = [self.build.op("Shape", [at.rows]), *self.build.sizes(kept)]
+        out = self.build.op("Expand", [scalar, self.build.concat(sizes)])
+        out.type = ir.TensorType(self.dtype(name))
+        out.shape = ir.Shape([at.symbol, *map(_size, kept)])
         return out
 
     def unpack(self, packing: Packing, packed: ir.Value) -> ir.Value:
