@@ -14,6 +14,7 @@ from benchmarks.sparse_cases import (
     BLOCK_CASES,
     GRADIENT_CASES,
     PRODUCT_CASES,
+    Block,
     BlocksCase,
     MaskedCase,
     SparseCase,
@@ -76,7 +77,9 @@ class TrainingCase:
         mean: Mean length that the others are drawn to.
         side: Where padding is.
         padding: The mask input that pitc is told about.
-        seed: Of weights, ids, labels and lengths.
+        seed: Of weights, ids, labels, lengths and masks.
+        block: Weights of feed-forward blocks are masked by blocks of so many rows and columns.
+        zeros: Share of blocks that these masks drop.
     """
 
     family: ClassVar[str] = "training"
@@ -89,6 +92,31 @@ class TrainingCase:
     side: str = "right"
     padding: str = "attention_mask"
     seed: int = 0
+    block: Block | None = None
+    zeros: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MlpStepCase:
+    """Loss and gradients of a multi-layer perceptron whose weights are masked by inputs.
+
+    Args:
+        config: The model and its masks.
+        rows: Rows of its input.
+        seed: Of weights, masks, input and labels.
+    """
+
+    family: ClassVar[str] = "training"
+
+    config: MlpConfig
+    rows: int = 512
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name on the command line and of the result file."""
+        rows, columns = self.config.block
+        return f"train-mlp-{self.rows}-{rows}x{columns}-{round(100 * self.config.zeros)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +235,7 @@ class FootprintCase:
 
 
 PaddedCase = EncoderCase | CachedCase | TextCase
-TimedCase = PaddedCase | TrainingCase | SparseCase | TimedAttention
+TimedCase = PaddedCase | TrainingCase | MlpStepCase | SparseCase | TimedAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +304,18 @@ TRAINING = (
     TrainingCase("train-bert-8x128-m57", BERT_TOKENS, batch=8, length=128, mean=57),
     TrainingCase("train-bert-8x128-full", BERT_TOKENS, batch=8, length=128, mean=128),
     TrainingCase("train-opt-8x128-m40", OPT_125M, batch=8, length=128, mean=40, side="left"),
+    TrainingCase(
+        *("train-bert-8x128-full-32x64-90", BERT_TOKENS, 8, 128, 128), block=(32, 64), zeros=0.9
+    ),
+    TrainingCase(
+        *("train-bert-8x128-m57-32x64-90", BERT_TOKENS, 8, 128, 57), block=(32, 64), zeros=0.9
+    ),
+    *(
+        MlpStepCase(MlpConfig((768, 3072, 768), block, zeros))
+        for block in ((32, 64), (32, 1), (1, 1))
+        for zeros in (0.9, 0.0)
+        if zeros or block == (1, 1)
+    ),
 )
 
 TIMED_CASES: tuple[TimedCase, ...] = (

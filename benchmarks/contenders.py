@@ -25,6 +25,7 @@ from benchmarks.cases import (
     FEW_BITS_TOLERANCE,
     CachedCase,
     EncoderCase,
+    MlpStepCase,
     TextCase,
     TrainingCase,
 )
@@ -293,6 +294,7 @@ CONTENDERS: dict[type, tuple[Contender, ...]] = {
     CachedCase: CACHED,
     TextCase: ENCODERS,
     TrainingCase: TRAINING,
+    MlpStepCase: tuple(c for c in TRAINING if not c.by_hand),
     ProductCase: PRODUCTS,
     BlocksCase: BLOCKS,
     MaskedCase: MASKED,

@@ -6,6 +6,7 @@ README.md has the few rows that tell most, docs/benchmarks.md all of them.
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.contenders import OURS
@@ -75,14 +76,38 @@ SERIES = {
     "t5-base-ffn-512": "T5-base ReLU FFN, 512 tokens",
     "masked-mlp-512-1x1": "MLP 768-3072-768, masked weights, 512 rows",
     "masked-mlp-512-32x32": "MLP 768-3072-768, masked in blocks of 32 x 32, 512 rows",
-    "gradient-512-1024-32x64": "gradient of a masked weight, 1024 x 1024, blocks of 32 x 64",
-    "gradient-512-1024-32x32": "gradient of a masked weight, blocks of 32 x 32",
-    "gradient-512-1024-32x1": "gradient of a masked weight, blocks of 32 x 1",
-    "gradient-512-1024-1x1": "gradient of a masked weight, single elements",
+    "gradient-512-768x3072-32x64": "gradient of a masked weight, 768 x 3072, blocks of 32 x 64",
+    "gradient-512-768x3072-32x32": "gradient of a masked weight, blocks of 32 x 32",
+    "gradient-512-768x3072-32x1": "gradient of a masked weight, blocks of 32 x 1",
+    "gradient-512-768x3072-1x1": "gradient of a masked weight, single elements",
     "cnn-16x32": "ReLU CNN, 16 images of 32 x 32",
     "gated-cnn-1x56": "CNN with gates for channels, 1 image of 56 x 56",
     "gated-cnn-8x56": "CNN with gates for channels, 8 images of 56 x 56",
 }
+TRAINING = "<!-- training -->", "<!-- /training -->"
+#: Steps of training, and what each was to gain: over ONNX Runtime with the same graph, over torch
+#: on the padded batch, and over torch without padding.
+TRAININGS: dict[str, tuple[str, tuple[float | None, ...]]] = {
+    "train-bert-8x128-m57": ("BERT of 2 layers, 8 x 128, 45 % live", (3, 2.1, 1)),
+    "train-bert-8x128-full": ("the same, no padding", (0.98, None, None)),
+    "train-opt-8x128-m40": ("OPT-125M, 8 x 128, mean length 40, padded left", (3, 2.2, 1)),
+    "train-bert-8x128-full-32x64-90": (
+        "BERT of 2 layers, no padding, 90 % of FFN weights masked, blocks of 32 x 64",
+        (1.6, 1.4, None),
+    ),
+    "train-bert-8x128-m57-32x64-90": (
+        "the same, 45 % live: padding and masks of weights",
+        (None, None, None),
+    ),
+    "train-mlp-512-32x64-90": (
+        "MLP 768-3072-768, 512 rows, 90 % of weights masked, blocks of 32 x 64",
+        (3.5, 3, None),
+    ),
+    "train-mlp-512-32x1-90": ("the same, blocks of 32 x 1", (2.5, 2.2, None)),
+    "train-mlp-512-1x1-90": ("the same, single elements", (1.8, 1.6, None)),
+    "train-mlp-512-1x1-0": ("the same, masks of ones", (0.98, None, None)),
+}
+CONVERSION = "<!-- conversion -->", "<!-- /conversion -->"
 ATTENTION = "<!-- attention -->", "<!-- /attention -->"
 #: Attention under masks; models with such attention behind it.
 ATTENTIONS = {
@@ -105,6 +130,8 @@ ATTENTIONS = {
 }
 #: Of them, the rows of README.md.
 MAIN_ATTENTION = ("attention-2048-causal", "attention-4096-window-513-global-16")
+#: And of steps of training.
+MAIN_TRAINING = "train-bert-8x128-m57"
 FEW = 0.6  # with at most this share of zeros the ordinary model is to be as fast
 
 
@@ -130,8 +157,21 @@ def main_block(found: dict[str, dict[str, Any]]) -> str:
     """
     rows = _workloads({name: found[name] for name in MAIN})
     of_attention = [_main_attention(name) for name in MAIN_ATTENTION]
-    end = f"{rows[-1]} Of attention, it is the fastest of all libraries that take its mask."
-    return "\n".join([*rows[:-2], *of_attention, "", end])
+    end = (
+        f"{rows[-1]} Of attention, it is the fastest of all libraries that take its mask; of "
+        "training, torch, with and without padding."
+    )
+    return "\n".join([*rows[:-2], *of_attention, _main_training(MAIN_TRAINING), "", end])
+
+
+def _main_training(name: str) -> str:
+    """The row of README.md for a step of training."""
+    result = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
+    gain, by_hand = result["speedup"], result["best_by_hand"]
+    best = min((result["best_peer"], by_hand), key=lambda n: gain[n])
+    what = f"loss and gradients, {TRAININGS[name][0]} ({result['machine']['cpu']})"
+    base = gain["ort-padded"]
+    return f"| {what} | {_milliseconds(result)} | {base:.2f}x | {gain[best]:.2f}x ({best}) |"
 
 
 def _main_attention(name: str) -> str:
@@ -337,6 +377,62 @@ def attention_block(folder: Path = RESULTS / "attention") -> str:
     return "\n".join(lines)
 
 
+def training_block(folder: Path = RESULTS) -> str:
+    """The table of steps of training."""
+    files = {name: folder / f"{name}.json" for name in TRAININGS}
+    found = {n: json.loads(f.read_text("utf-8")) for n, f in files.items() if f.exists()}
+    lines = [
+        "| loss and gradients | pitc, ms | over ONNX Runtime, same graph | over torch, padded "
+        "| over torch without padding, by hand | times the limit of the core |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, result in found.items():
+        what, asked = TRAININGS[name]
+        gain = result["speedup"]
+        padded = [gain[n] for n in ("torch-padded", "torch-compiled") if n in gain]
+        gains = (gain["ort-padded"], min(padded), gain.get("torch-packed"))
+        cells = [_asked(x, y) for x, y in zip(gains, asked, strict=True)]
+        ours = next(c["ms"] for c in result["contenders"] if c["name"] == OURS)
+        limit = f"{ours / result['limit_ms']:.2f}" if result.get("limit_ms") else "-"
+        row = (f"{what} ({_machine(result)})", _milliseconds(result), *cells, limit)
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def conversion_block(file: Path = RESULTS / "conversion.json") -> str:
+    """The table of what finding zeros costs."""
+    result = json.loads(file.read_text("utf-8"))
+    names = "pitc", "scipy-csr", "scipy-bsr", "torch-csr", "torch-bsr"
+    lines = [f"| blocks, zeros | {' | '.join(names)} |", "|---|---|---|---|---|---|"]
+    for row in result["conversions"]:
+        what = f"{row['block'][0]} x {row['block'][1]}, {100 * row['zeros']:.0f} %"
+        cells = (f"{row['ms'][n]:.2f}" if n in row["ms"] else "-" for n in names)
+        lines.append(f"| {what} | {' | '.join(cells)} |")
+    dense = median(row["ms"]["dense product"] for row in result["conversions"])
+    read = median(row["ms"]["one read"] for row in result["conversions"])
+    rows, columns = result["shape"]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Milliseconds, {_machine(result)}, one core: a matrix of {rows} x {columns}. The "
+            f"dense product of {result['rows']} rows by it takes {dense:.0f} ms in torch, a sum of "
+            f"its numbers {read:.2f} ms.",
+        ]
+    )
+
+
+def _asked(gain: float | None, asked: float | None) -> str:
+    text = "-" if gain is None else f"{gain:.2f}"
+    return text if asked is None else f"{text} ({asked:g})"
+
+
+def _machine(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    wide = "AVX-512" if "avx512f" in machine["features"] else "AVX2"
+    return f"{machine['cpu']}, {wide}"
+
+
 def updated(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
     """A page's text with the table put between its marks, by default those of results."""
     head, rest = text.split(begin)
@@ -348,5 +444,7 @@ if __name__ == "__main__":
     found = results()
     for page, table in ((README, main_block(found)), (PAGE, block(found))):
         page.write_text(updated(page.read_text("utf-8"), table), "utf-8")
-    for table, marks in ((worst_block(), WORST), (attention_block(), ATTENTION)):
+    blocks = (worst_block(), WORST), (attention_block(), ATTENTION), (training_block(), TRAINING)
+    blocks = (*blocks, (conversion_block(), CONVERSION))
+    for table, marks in blocks:
         PAGE.write_text(updated(PAGE.read_text("utf-8"), table, *marks), "utf-8")

@@ -156,7 +156,7 @@ class GradientCase:
 
     Args:
         tokens: Extent that is summed over.
-        size: Rows and columns of the weight.
+        shape: Rows and columns of the weight.
         block: Rows and columns of the blocks that the mask keeps or drops.
         zeros: Share of blocks that it drops.
         targets: What is to be reached.
@@ -166,7 +166,7 @@ class GradientCase:
     family: ClassVar[str] = "spmm"
 
     tokens: int
-    size: int
+    shape: tuple[int, int]
     block: Block
     zeros: float
     targets: Targets = Targets()
@@ -175,7 +175,8 @@ class GradientCase:
     @property
     def series(self) -> str:
         """The name without the share of zeros."""
-        return f"gradient-{self.tokens}-{self.size}-{self.block[0]}x{self.block[1]}"
+        sizes = f"{self.tokens}-{self.shape[0]}x{self.shape[1]}"
+        return f"gradient-{sizes}-{self.block[0]}x{self.block[1]}"
 
     @property
     def name(self) -> str:
@@ -185,7 +186,7 @@ class GradientCase:
     @property
     def source(self) -> object:
         """What the model is made from: not the mask."""
-        return "gradient", self.tokens, self.size
+        return "gradient", self.shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,13 +289,16 @@ PRODUCT_CASES = tuple(
 )
 #: Blocks of a masked weight -> share of zeros -> targets.
 GRADIENT_TARGETS: dict[Block, dict[float, Targets]] = {
-    (32, 64): {0.9: Targets(4.1), 0.95: Targets(5.8)},
-    (32, 32): {0.9: Targets(3.4), 0.95: Targets(5.6)},
-    (32, 1): {0.9: Targets(2.2), 0.95: Targets(2.6)},
-    (1, 1): {0.9: Targets(1.4), 0.95: Targets(1.8)},
+    (32, 64): {0.9: Targets(4.5, 1)},
+    (32, 32): {0.9: Targets(4, 1)},
+    (32, 1): {0.9: Targets(2.5, 1)},
+    (1, 1): {0.9: Targets(1.5, 1)},
 }
 GRADIENT_CASES = tuple(
-    GradientCase(512, 1024, block, zeros, DENSE if zeros <= 0.6 else targets.get(zeros, Targets()))
+    GradientCase(
+        *(512, (768, 3072), block, zeros),
+        DENSE if zeros <= 0.6 else targets.get(zeros, Targets()),
+    )
     for block, targets in GRADIENT_TARGETS.items()
     for zeros in (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
     if zeros or block == (1, 1)

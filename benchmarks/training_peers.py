@@ -13,9 +13,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from benchmarks.cases import TrainingCase
+from benchmarks.cases import MlpStepCase, TrainingCase
 from benchmarks.workload import MASK, Array, Feeds, Infer, Workload
 from models.bert import BertConfig
+from models.masked import MlpConfig
 from models.opt import OFFSET, OptConfig
 from pitc.measure.bench import session_options
 
@@ -23,12 +24,25 @@ Config = BertConfig | OptConfig
 PREFIX = "grad."
 #: So many numbers of each gradient are compared.
 COMPARED = 1000
+#: Gradients so much smaller than the largest are rounding.
+ROUNDING = 1e-5
 
 
 def answer(loss: float, gradients: dict[str, Array], feeds: Feeds) -> Array:
-    """What is compared: for each sequence the same, the loss and a part of each gradient."""
+    """What is compared: for each sequence the same, the loss and a part of each gradient.
+
+    Gradients are scaled by powers of two, so that each counts; but none that is 0 but for rounding,
+    as that of the keys' bias.
+    """
     parts = [g.reshape(-1)[:COMPARED] for _, g in sorted(gradients.items())]
-    return np.tile(np.concatenate([[loss], *parts]).astype(np.float32), (len(feeds[MASK]), 1))
+    sizes = [float(np.linalg.norm(part)) for part in parts]
+    least = ROUNDING * max(sizes)
+    scaled = (
+        part / 2.0 ** np.round(np.log2(size)) if size > least else part
+        for part, size in zip(parts, sizes, strict=True)
+    )
+    sequences = len(feeds[MASK]) if MASK in feeds else 1
+    return np.tile(np.concatenate([[loss], *scaled]).astype(np.float32), (sequences, 1))
 
 
 def session_answer(session: Any) -> Infer:
@@ -73,7 +87,7 @@ def _step(workload: Workload, loss_of: Callable[..., Any], *, compiled: bool) ->
     import torch  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(1)
-    assert isinstance(workload.case, TrainingCase)
+    assert isinstance(workload.case, TrainingCase | MlpStepCase)
     config = workload.case.config
     known = {
         n: torch.tensor(np.array(x), requires_grad=True) for n, x in _weights(workload).items()
@@ -82,7 +96,9 @@ def _step(workload: Workload, loss_of: Callable[..., Any], *, compiled: bool) ->
 
     def infer(feeds: Feeds) -> Array:
         given = {name: torch.from_numpy(x) for name, x in feeds.items()}
-        total = loss(config, known, given)
+        masks = {n: m for n in known if (m := given.get(f"mask.{n}")) is not None}
+        weights = {n: w * masks[n] if n in masks else w for n, w in known.items()}
+        total = loss(config, weights, given)
         found = torch.autograd.grad(total, list(known.values()))
         gradients = {n: g.numpy() for n, g in zip(known, found, strict=True)}
         return answer(float(total), gradients, feeds)
@@ -161,8 +177,18 @@ def _scores(config: Config, w: dict[str, Any], x: Any, attend: Callable[..., Any
     return _bert_scores(config, w, x, attend)
 
 
-def padded_loss(config: Config, w: dict[str, Any], feeds: dict[str, Any]) -> Any:
-    """The loss of a padded batch.
+def _mlp_loss(config: MlpConfig, w: dict[str, Any], feeds: dict[str, Any]) -> Any:
+    """The loss of a multi-layer perceptron with masks."""
+    from torch.nn import functional as f  # pyright: ignore[reportMissingImports]
+
+    x = feeds["x"]
+    for i in range(len(config.shapes)):
+        x = (f.relu(x) if i else x) @ (w[f"weight{i}"] * feeds[f"mask{i}"])
+    return f.mse_loss(x, feeds["labels"])
+
+
+def padded_loss(config: Config | MlpConfig, w: dict[str, Any], feeds: dict[str, Any]) -> Any:
+    """The loss of a padded batch, or of rows without padding.
 
     Args:
         config: The model.
@@ -172,6 +198,8 @@ def padded_loss(config: Config, w: dict[str, Any], feeds: dict[str, Any]) -> Any
     import torch  # pyright: ignore[reportMissingImports]
     from torch.nn import functional as f  # pyright: ignore[reportMissingImports]
 
+    if isinstance(config, MlpConfig):
+        return _mlp_loss(config, w, feeds)
     batch, length = feeds["input_ids"].shape
     seen = (feeds[MASK] != 0)[:, None, None, :]
     if isinstance(config, OptConfig):  # padding sees itself: a row of nothing is NaN

@@ -20,6 +20,7 @@ from benchmarks.attention_work import (
 from benchmarks.cases import (
     CachedCase,
     EncoderCase,
+    MlpStepCase,
     ModelConfig,
     PaddedCase,
     TextCase,
@@ -50,6 +51,8 @@ Feeds = dict[str, Array]
 Infer = Callable[[Feeds], Array]
 
 MASK = "attention_mask"
+PRUNED = ("encoder.*.intermediate.dense.weight*", "encoder.layer.?.output.dense.weight*")
+"""Weights of feed-forward blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +201,7 @@ def _build_sparse(case: SparseCase) -> onnx.ModelProto:
     if isinstance(case, MaskedCase):
         return masked.masked_mlp(case.config, rng)
     if isinstance(case, GradientCase):
-        return masked.weight_gradient(case.tokens, case.size, case.size)
+        return masked.weight_gradient(*case.shape)
     if isinstance(case, ImageCase):
         return cnn(case.config, rng)
     config = case.sparse_config
@@ -241,9 +244,12 @@ def _sparse(case: SparseCase, model: Path) -> Workload:
         dense, useful = (layers_cost(case.rows, shapes, live) for live in (1.0, 1 - zeros))
         return Workload(model, ({"x": x, **drawn},), None, {"zeros": zeros}, dense, useful, zeros)
     if isinstance(case, GradientCase):
-        mask = block_mask(rng, (case.size, case.size), case.block, case.zeros)
-        shape, zeros = (case.tokens, case.size), _share([mask])
-        feeds = {name: rng.standard_normal(shape, dtype=np.float32) for name in ("x", "dy")}
+        mask = block_mask(rng, case.shape, case.block, case.zeros)
+        sizes, zeros = dict(zip(("x", "dy"), case.shape, strict=True)), _share([mask])
+        feeds = {
+            name: rng.standard_normal((case.tokens, size), dtype=np.float32)
+            for name, size in sizes.items()
+        }
         dense, useful = (layers_cost(case.tokens, [mask.shape], live) for live in (1.0, 1 - zeros))
         feeds["mask"] = mask
         return Workload(model, (feeds,), None, {"zeros": zeros}, dense, useful, zeros)
@@ -284,6 +290,35 @@ def _attention(case: TimedAttention, model: Path) -> Workload:
     return Workload(model, (feeds,), None, counts, dense, useful, case=case, exact=exact)
 
 
+def _mlp_step(case: MlpStepCase, path: Path) -> Workload:
+    import pitc
+
+    rng, config = np.random.default_rng(case.seed), case.config
+    model = masked.masked_mlp(config, rng)
+    pitc.gradient(model, pitc.Loss("mse", "y"), ["weight*"], output=path)
+    drawn = masked.masks(config, rng)
+    sizes = {"x": config.widths[0], "labels": config.widths[-1]}
+    feeds = {n: rng.standard_normal((case.rows, s), dtype=np.float32) for n, s in sizes.items()}
+    shapes, zeros = list(config.shapes.values()), _share(list(drawn.values()))
+    products = [*shapes, *shapes, *shapes[1:]]  # nobody asks for the gradient of x
+    dense, useful = (layers_cost(case.rows, products, live) for live in (1.0, 1 - zeros))
+    return Workload(
+        path, ({**feeds, **drawn},), None, {"zeros": zeros}, dense, useful, zeros, case=case
+    )
+
+
+def _pruned(case: TrainingCase, model: Path, rng: np.random.Generator) -> Feeds:
+    """Masks of the weights that have some."""
+    graph = onnx.load(model, load_external_data=False).graph
+    shapes = {
+        x.name: tuple(d.dim_value for d in x.type.tensor_type.shape.dim)
+        for x in graph.input
+        if x.name.startswith("mask.")
+    }
+    block = case.block or (1, 1)
+    return {n: block_mask(rng, (r, c), block, case.zeros) for n, (r, c) in shapes.items()}
+
+
 def _training(case: TrainingCase, path: Path) -> Workload:
     import pitc
 
@@ -291,7 +326,7 @@ def _training(case: TrainingCase, path: Path) -> Workload:
     is_decoder = isinstance(config, OptConfig)
     model = opt(config, rng, head=True) if isinstance(config, OptConfig) else bert(config, rng)
     loss = pitc.Loss("cross_entropy", "logits", mask=MASK if is_decoder else None)
-    pitc.gradient(model, loss, output=path)
+    pitc.gradient(model, loss, masks=PRUNED if case.block else (), output=path)
     batch = bert_batch(case, rng)
     ids = batch["input_ids"]
     if isinstance(config, OptConfig):  # the next token; of the last one nothing is known
@@ -302,10 +337,16 @@ def _training(case: TrainingCase, path: Path) -> Workload:
     batch["labels"] = np.where(batch[MASK] == 1, labels, -100)
     found = _padded(case, path, config, (batch,))
     head = 2 * config.hidden * scores
+    drawn = _pruned(case, path, rng)
+    live = 1 - _share(list(drawn.values())) if drawn else 1.0
+    ffn = 2 * 2 * config.hidden * config.ffn * config.layers * (1 - live)  # a token saves
     costs = (found.dense, found.counts["places"]), (found.useful, found.counts["tokens"])
     # each product has two more on the backward way
     dense, useful = (x and Cost(3 * (x.flops + head * rows), 3 * x.read_bytes) for x, rows in costs)
-    return replace(found, dense=dense, useful=useful, case=case)
+    if useful is not None:
+        useful = replace(useful, flops=useful.flops - 3 * ffn * found.counts["tokens"])
+    batches = tuple(feeds | drawn for feeds in found.batches)
+    return replace(found, batches=batches, dense=dense, useful=useful, case=case)
 
 
 def make_workload(case: TimedCase, folder: Path) -> Workload:
@@ -317,6 +358,8 @@ def make_workload(case: TimedCase, folder: Path) -> Workload:
         return _sparse(case, path)
     if isinstance(case, TrainingCase):
         return _training(case, path)
+    if isinstance(case, MlpStepCase):
+        return _mlp_step(case, path)
     if isinstance(case, TimedAttention):
         onnx.save(attention_model(case), path)
         return _attention(case, path)

@@ -80,11 +80,10 @@ def product(k: int, n: int, rng: np.random.Generator) -> onnx.ModelProto:
     return g.model()
 
 
-def weight_gradient(tokens: int, k: int, n: int) -> onnx.ModelProto:
+def weight_gradient(k: int, n: int) -> onnx.ModelProto:
     """Build the gradient of a weight that a mask keeps or drops, as in sparse training.
 
     Args:
-        tokens: Extent that is summed over.
         k: Rows of the weight.
         n: Its columns.
 
@@ -93,7 +92,7 @@ def weight_gradient(tokens: int, k: int, n: int) -> onnx.ModelProto:
         f32 [k, n], the product of `x` transposed by `dy`, 0 where the mask is.
     """
     g = GraphBuilder("weight_gradient")
-    x, dy = g.input("x", np.float32, (tokens, k)), g.input("dy", np.float32, (tokens, n))
+    x, dy = g.input("x", np.float32, ("tokens", k)), g.input("dy", np.float32, ("tokens", n))
     keep = g.op("Cast", g.input("mask", np.bool_, (k, n)), to=onnx.TensorProto.FLOAT)
     dw = g.op("Mul", g.op("Gemm", x, dy, transA=1), keep)
     g.output(dw, "dw", np.float32, (k, n))

@@ -25,6 +25,7 @@ def gradient(
     loss: str | Loss,
     wrt: Sequence[str] | None = None,
     *,
+    masks: Sequence[str] = (),
     keep: Sequence[str] = (),
     output: str | Path | None = None,
     force: bool = False,
@@ -39,6 +40,8 @@ def gradient(
         wrt: Names of the inputs and weights of floats to differentiate by, or patterns of them
             (`encoder.*`). None: all weights of floats that the loss depends on, except single
             numbers.
+        masks: Weights, by names or patterns, that are multiplied by a new input `mask.NAME`, bools
+            of their shape: false for a pruned element, whose gradient is 0.
         keep: Names of other values that shall be outputs, too.
         output: Also write the model to this file (`.onnx`).
         force: Replace an existing file.
@@ -54,8 +57,13 @@ def gradient(
             derivative; the message names it.
     """
     from pitc.passes.grad.gradient import add_gradients
+    from pitc.passes.grad.masks import mask_weights
 
-    return _made(model, loss, output, force, lambda m, name: add_gradients(m, name, wrt, keep), wrt)
+    def add(imported: "ir.Model", name: str) -> None:
+        mask_weights(imported, masks)
+        add_gradients(imported, name, wrt, keep)
+
+    return _made(model, loss, output, force, add, wrt)
 
 
 def _made(
@@ -123,8 +131,7 @@ def train_step(
         clip: The largest norm of all gradients together; larger ones are made smaller.
         loss_scale: Multiply the loss by the input `loss_scale` on the backward way; where a
             gradient is not finite then, the step is left out, and the output `skipped` is true.
-        masks: Weights, by names or patterns, that are multiplied by a new input `mask.NAME`, bools
-            of their shape: false for a pruned element.
+        masks: As of `gradient`; of weights that are trained.
         keep: As of `gradient`.
         output: As of `gradient`.
         force: As of `gradient`.

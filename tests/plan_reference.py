@@ -438,6 +438,13 @@ def add_rows(fields: dict[str, str], places: Array, rows: Array) -> tuple[Array]
     return (out,)
 
 
+def outer_products(_: dict[str, str], a: Array, b: Array, mask: Array) -> tuple[Array]:
+    assert a.dtype == b.dtype == np.float32 and mask.shape == (a.shape[1], b.shape[1])
+    with np.errstate(invalid="ignore"):
+        made = a.T.astype(np.float64) @ b
+    return (np.where(mask != 0, made, 0).astype(np.float32),)
+
+
 OPERATIONS: dict[str, Callable[..., tuple[Array, ...]]] = {
     "region": region,
     "choose_channels": choose_channels,
@@ -449,6 +456,7 @@ OPERATIONS: dict[str, Callable[..., tuple[Array, ...]]] = {
     "attention": attention,
     "attention_grad": attention_grad,
     "add_rows": add_rows,
+    "outer_products": outer_products,
 }
 
 

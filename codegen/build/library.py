@@ -30,6 +30,7 @@ def kernel_function(request: KernelRequest, target: CpuLevel) -> Any:
         contract_tile,
         gather_gemm,
         norm,
+        outer_products,
         pack,
         panels,
         stored_rows,
@@ -49,6 +50,7 @@ def kernel_function(request: KernelRequest, target: CpuLevel) -> Any:
         "attention": attention.prim_func,
         "attention_grad": attention_grad.prim_func,
         "norm": norm.prim_func,
+        "outer_products": outer_products.prim_func,
     }
     params = dict(request.params) | {"dtype": request.dtype}
     return emitters[request.family](f"{request.symbol}_{target.level}", params, target)

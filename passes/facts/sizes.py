@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pitc.ir.expr import Combine
 from pitc.ir.graph import Graph, NodeView
-from pitc.ir.index import ONE, Poly, nonneg
+from pitc.ir.index import ONE, Poly, nonneg, total_of
 from pitc.passes.facts.signs import Known
 from pitc.passes.rules.record import operator_of
 
@@ -41,8 +41,8 @@ class Bounds(NamedTuple):
 
 
 def has_place(size: Poly, extents: Collection[Poly]) -> bool:
-    """True where a size is not 0 because an extent is not, which it is or divides."""
-    return size in extents or (nonneg(size) and any(e.divide(size) is not None for e in extents))
+    """True where a size is not 0 because no extent is: it is one, or divides them multiplied."""
+    return size in extents or (nonneg(size) and total_of(extents).divide(size) is not None)
 
 
 def size_bounds(graph: Graph, name: str, steps: int = STEPS) -> Bounds | None:

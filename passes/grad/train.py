@@ -5,7 +5,6 @@
 Every weight and every part of the state is an input and, by the name `next.NAME`, an output.
 """
 
-import fnmatch
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,11 +15,10 @@ from pitc.ir.build import NodeBuilder
 from pitc.ir.graph import Graph
 from pitc.passes.exprs.derive import derive
 from pitc.passes.grad.gradient import add_gradients
+from pitc.passes.grad.masks import mask_weights
 from pitc.passes.grad.names import near, value_of
 from pitc.passes.grad.optimizers import OPTIMIZERS, Optimizer
 from pitc.passes.grad.step import SCALE, Step, Training
-
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 
 
 def add_training(
@@ -47,7 +45,7 @@ def add_training(
         ModelError: Something on the way has no derivative here.
     """
     optimizer, settings = _checked(training)
-    masked = _mask(model, training.masks)
+    masked = mask_weights(model, training.masks)
     scaled = _scale(model, loss) if training.scaled else loss
     gradients = add_gradients(model, scaled, wrt, [loss, *keep])
     if moving := [name for name in gradients.of if name not in model.graph.initializers]:
@@ -71,37 +69,6 @@ def _checked(training: Training) -> tuple[Optimizer, dict[str, float]]:
     if training.clip is not None and not training.clip > 0:
         raise UsageError(f"the largest norm is {training.clip}, expected a positive number")
     return optimizer, {**optimizer.settings, **training.settings}
-
-
-def _mask(model: ir.Model, patterns: Sequence[str]) -> list[str]:
-    """Multiply weights by new inputs; the names of the weights."""
-    if not patterns:
-        return []
-    graph = Graph(model)
-    weights = [n for n, x in model.graph.initializers.items() if x.dtype in _FLOATS]
-    build, found = NodeBuilder(model.graph, "mask"), list[str]()
-    for pattern in patterns:
-        names = fnmatch.filter(weights, pattern)
-        if not names:
-            raise UsageError(f"the model has no weight '{pattern}'", hint=near(graph, pattern))
-        found += [n for n in names if n not in found]
-    for name in found:
-        weight = model.graph.initializers[name]
-        uses = list(weight.uses())
-        mask = ir.val(f"mask.{name}", ir.DataType.BOOL, weight.shape)
-        model.graph.inputs.append(mask)
-        assert weight.dtype is not None
-        factors = build.op("Cast", [mask], to=weight.dtype)
-        product = build.op("Mul", [weight, factors])
-        product.type, product.shape = weight.type, weight.shape
-        for node, place in uses:
-            node.replace_input_with(place, product)
-        made = [n for n in (factors.producer(), product.producer()) if n is not None]
-        first = model.graph[0]
-        for node in made:
-            model.graph.remove(node)
-            model.graph.insert_before(first, node)
-    return found
 
 
 def _scale(model: ir.Model, loss: str) -> str:

@@ -18,7 +18,7 @@ from pitc.ir.gpu_speed import clock_table
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import ATTENTION_STORED, KernelRequest
 from pitc.ir.plans.base import KernelPlan, Plan
-from pitc.ir.plans.ops import Attention, AttentionGrad, Contract, Norm, Table, Unpack
+from pitc.ir.plans.ops import Attention, AttentionGrad, Contract, Norm, OuterProducts, Table, Unpack
 from pitc.ir.target import Target
 from pitc.ir.variants import SPARSE_FAMILIES
 from pitc.passes.lower.builder import lead_of
@@ -60,6 +60,8 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
             if plan.pairs:
                 roles["pairs"] = KernelRequest.of("attention_grad", **widths, pairs=1)
             return roles
+        case OuterProducts():
+            return {"outer_products": KernelRequest.of("outer_products")}
         case Norm():
             flags = {"centred": int(plan.centred), "bias": int(plan.bias)}
             return {"norm": KernelRequest.of("norm", "bfloat16", n=plan.n, **flags)}
@@ -152,7 +154,7 @@ def choose_kernels(packed: Packed) -> None:
         named = tuple((role, request.symbol) for role, request in kernels.items())
         plan = replace(plan, kernels=named, library=target.library)
         set_plan(node, plan, operands_of(node))
-        if isinstance(plan, Contract | Attention | AttentionGrad | Norm):
+        if isinstance(plan, Contract | Attention | AttentionGrad | OuterProducts | Norm):
             rows = _row_count(graph, node, plan)
             packed.log.runs[packed.log.sources[node]] = kernels_of(plan, target, rows)
 

@@ -1,7 +1,7 @@
 """A mask behind a sampled product is taken in: the node leaves 0 where it is dead as it is.
 
     Mul(Contract(tiles)(a, b, mask), Cast(mask))   ->   Contract(tiles)(a, b, mask)
-    Where(mask, Contract(tiles)(a, b, mask), 0)    ->   Contract(tiles)(a, b, mask)
+    Where(mask, OuterProducts(a, b, mask), 0)      ->   OuterProducts(a, b, mask)
 
 The mask has to be the one that the node reads, and a bool: what lives is multiplied by 1.
 """
@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.nodes import plan_of
-from pitc.ir.plans.ops import Contract
+from pitc.ir.plans.ops import Contract, OuterProducts
 from pitc.passes.lower.packed import Packed, operands_of
 from pitc.passes.lower.rows import only_reader
 from pitc.passes.regions.matrix import tensor_of, type_of
@@ -20,7 +20,7 @@ def fuse_masks(packed: Packed) -> None:
     """Let sampled products take in their masks."""
     for node in packed.nodes():
         plan, out = plan_of(node), node.outputs[0]
-        if not isinstance(plan, Contract) or not plan.tiles:
+        if not isinstance(plan, OuterProducts) and not (isinstance(plan, Contract) and plan.tiles):
             continue
         operands, reader = operands_of(node), only_reader(packed.graph, out)
         mask = operands["mask"]

@@ -351,10 +351,11 @@ class Rewriter:
     def sampled(self, node: ir.Node, form: Form) -> None:
         """The node of a form whose plan gives a whole value, which it stands for."""
         plan, old = form.plan, node.outputs[0]
-        assert isinstance(plan, Contract)
         a, b, live = (x for x in map(self.operand, form.operands) if x is not None)
-        (*_, b), transposed = stored(b, transposed=plan.right == "nk")
-        plan = replace(plan, right="nk" if transposed else "kn")
+        if isinstance(plan, Contract):
+            (*_, b), transposed = stored(b, transposed=plan.right == "nk")
+            plan = replace(plan, right="nk" if transposed else "kn")
+        assert plan is not None
         stem, dims = f"{old.name}.live", dims_of(self.graph, old)
         outputs, name = [(stem, self.dtype(old.name or ""), dims)], node_name(node)
         (out,) = self.build.kernel(plan, [a, b, live], outputs, name)

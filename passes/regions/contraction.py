@@ -9,7 +9,8 @@ m       y[t, n] = a[t, :] @ b               rows of a, of b none
 n       y[t, m] = b[:, t] @ a               columns of b, of a none
 e       y[t, m, n] = a[t] @ b[t]            a product for every live point
 k       y[m, n] = sum over t of a[:, t] * b[t, :], where the terms left out are 0 (`terms.py`)
-m, n    elements of y: a sampled product, of which there is no kernel
+m, n    elements of y: a sampled product (`sampled.py`), or a sum of outer products of rows
+        (`outer_products.py`)
 e, m    rows of y of one group: a grouped product, of which there is none either
 
 To gather a live operand is exact, so only the output has to be dead where it is left out (m, n, e);

@@ -16,7 +16,7 @@ from pitc.ir.constant import is_zero
 from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Coords, Poly, bare_dim
-from pitc.ir.plans.ops import AddRows, Attention, AttentionGrad, Contract
+from pitc.ir.plans.ops import AddRows, Attention, AttentionGrad, Contract, OuterProducts
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import EVERYWHERE, Region
 from pitc.passes.exprs.coordinates import Paths, follow
@@ -199,7 +199,7 @@ class Form:
     operands: tuple[Operand | None, ...]
     op_type: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    plan: AddRows | Attention | AttentionGrad | Contract | None = None
+    plan: AddRows | Attention | AttentionGrad | Contract | OuterProducts | None = None
     part: int = 0
     absorbs: tuple[ir.Node, ...] = ()
     rests_on: tuple[Region, ...] = ()
@@ -213,7 +213,7 @@ class Form:
     @property
     def scatters(self) -> bool:
         """True where the new node gives a whole value, 0 at dead points: no SWrite is behind it."""
-        return isinstance(self.plan, Contract)
+        return isinstance(self.plan, Contract | OuterProducts)
 
     @property
     def packings(self) -> list["Packing"]:

@@ -19,6 +19,7 @@ from pitc.passes.regions.contraction import Kind, no_kernel, packed_axes
 from pitc.passes.regions.extremes import by_extremes
 from pitc.passes.regions.form import Form, FormRule, PackCandidate, Saves, Skip, has_elements
 from pitc.passes.regions.items import fewer_items
+from pitc.passes.regions.outer_products import outer_products
 from pitc.passes.regions.same_node import same_node
 from pitc.passes.regions.sampled import sampled
 from pitc.passes.regions.sparse import sparse_operand
@@ -36,6 +37,11 @@ def first_told(first: Refusal, _: Refusal) -> Refusal:
 def unless_not_lowered(first: Refusal, second: Refusal) -> Refusal:
     """Of a node that a form of its own does not lower, why it is none of items either."""
     return second if first.code is Code.NO_LOWERING else first
+
+
+def unless_layout(first: Refusal, second: Refusal) -> Refusal:
+    """Of a product whose operands do not lie as rows that are summed, why it is no other one."""
+    return second if first.code is Code.LAYOUT else first
 
 
 def unless_no_fact(first: Refusal, second: Refusal) -> Refusal:
@@ -103,11 +109,19 @@ FORMS = (
     _contraction(contraction.columns, Kind.N),
     _contraction(contraction.groups, Kind.E),
     FormKind(
+        "sampled sum of outer products",
+        outer_products,
+        (PackRule.CONTRACTION,),
+        axes=Axes({Kind.M, Kind.N}),
+        tried=Tried.DEAD,
+    ),
+    FormKind(
         "sampled product",
         sampled,
         (PackRule.CONTRACTION,),
         axes=Axes({Kind.M, Kind.N}),
         tried=Tried.DEAD,
+        told=unless_layout,
     ),
     _contraction(no_kernel("a product by groups of rows (e x m)"), Kind.E, Kind.M),
     _contraction(no_kernel("a product by groups of columns (e x n)"), Kind.E, Kind.N),

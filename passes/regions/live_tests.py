@@ -64,19 +64,22 @@ def bytes_touched(graph: Graph, domain: Domain) -> Poly:
     return sum((r.touched + 3 * points for r in readings if r is not None), 2 * points)
 
 
-def tests_cost_more(graph: Graph, touched: Poly, saved: Callable[[int], int]) -> str:
+def tests_cost_more(
+    graph: Graph, touched: Poly, saved: Callable[[int], int], *, in_place: bool = False
+) -> str:
     """Why tests do not pay: at some size class they cost more than what they may save.
 
     Args:
         graph: The analysed graph.
         touched: Bytes that they read and make.
         saved: Operations that are left out at most, by what unknown sizes are.
+        in_place: A node that leaves something out reads them where they are: no node makes them.
 
     Returns:
         The reason; empty where they pay.
     """
     target = graph.target
-    price = target.flops_per_byte * target.tested_price
+    price = target.flops_per_byte * (1 if in_place else target.tested_price)
     for size in SIZE_CLASSES:
         tested = int(touched.evaluate(dict.fromkeys(touched.symbols(), size), {}))
         if saved(size) < price * (tested - target.tested_free_bytes):

@@ -21,7 +21,7 @@ from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.nodes import first_output
-from pitc.ir.plans.ops import Attention
+from pitc.ir.plans.ops import Attention, OuterProducts
 from pitc.ir.work import EXAMPLE_SIZE, contracts
 from pitc.passes.regions.demand import Demand, packed_by
 from pitc.passes.regions.domain import Domain
@@ -32,7 +32,7 @@ from pitc.passes.regions.form import (
     Saves,
 )
 from pitc.passes.regions.layout import layout_of
-from pitc.passes.regions.live_tests import bytes_touched, tests_cost_more
+from pitc.passes.regions.live_tests import bytes_touched, input_mask, tests_cost_more
 
 Forms = Mapping[ir.Node, Form]
 DENSE_SHARE = 8  # of attention's operations, what its scores take in memory is one of so many parts
@@ -99,7 +99,9 @@ def costly_tests(graph: Graph, forms: Forms, demand: Demand) -> dict[Domain, str
         if domain.lives_everywhere:
             continue
         saved = partial(_saved_by_all, graph, forms_of, domain)
-        found = tests_cost_more(graph, bytes_touched(graph, domain), saved)
+        sums = all(isinstance(form.plan, OuterProducts) for form in forms_of)
+        in_place = sums and bool(input_mask(graph, domain))
+        found = tests_cost_more(graph, bytes_touched(graph, domain), saved, in_place=in_place)
         why |= {domain: found} if found else {}
     return why
 

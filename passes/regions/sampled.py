@@ -14,6 +14,8 @@ from pitc.ir.plans.ops import Contract
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.contraction import factor_reads
 from pitc.passes.regions.form import Form, OffsetsOperand, PackCandidate, WholeOperand
+from pitc.passes.regions.live_tests import input_mask
+from pitc.passes.regions.sparse import SparseOperand, sparse_operand
 
 
 def sampled(site: PackCandidate) -> Form | Refusal:
@@ -33,6 +35,10 @@ def sampled(site: PackCandidate) -> Form | Refusal:
         return site.refuse(Code.DYNAMIC_DIM, f"it sums {k} products in each of {n} columns")
     if min(terms, columns) < graph.target.least_extent:
         return site.refuse(Code.NO_GAIN, f"it sums only {k} products in each of {n} columns")
+    given = input_mask(graph, site.context.domain)
+    if not given and isinstance(sparse_operand(site), SparseOperand):
+        text = "zeros of an operand are skipped instead: they fall in blocks more often"
+        return site.refuse(Code.NO_GAIN, text)
     plan = Contract(
         activation="none",
         bias=False,

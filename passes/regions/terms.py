@@ -9,7 +9,9 @@ finite, or dead itself. The result is whole: its rows stay in their own order.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
+from typing import cast
 
 import numpy as np
 import onnx_ir as ir
@@ -39,6 +41,7 @@ from pitc.passes.regions.form import (
     Form,
     Operand,
     PackCandidate,
+    PackedOperand,
     Packing,
     WholeOperand,
     static_shape,
@@ -65,11 +68,23 @@ def term_domains(graph: Graph, node: ir.Node) -> Iterator[Domain]:
                 yield domain
 
 
-def reduction_packed_form(site: PackCandidate) -> Form | Refusal:
-    """k: the sum over live points of products of rows, where the other terms are 0.
+@dataclass(frozen=True, slots=True)
+class LiveTerms:
+    """A sum over live points of products of rows, where the other terms are 0.
 
-    Such a form reads packed values; its result has all rows, in their own order.
+    Args:
+        left: Rows of the left operand.
+        right: Of the right one.
+        rests_on: Facts which say that the other terms are 0.
     """
+
+    left: Rows
+    right: Rows
+    rests_on: tuple[Region, ...]
+
+
+def live_terms(site: PackCandidate) -> LiveTerms | Refusal:
+    """The rows of both operands of a contraction that the domain's points number."""
     graph, expr = site.context.graph, site.expr
     for known in (0, 1):
         for side in packed_rows(site.context.rows, expr, site.node, known):
@@ -81,7 +96,7 @@ def reduction_packed_form(site: PackCandidate) -> Form | Refusal:
             if rests_on is None:
                 text = "no operand is 0 at dead points"
                 return site.refuse(Code.NO_FACT, text, side.packing.name)
-            return _sum_of_rows(site, left, right, rests_on)
+            return LiveTerms(left, right, rests_on)
     return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is not summed over")
 
 
@@ -117,19 +132,19 @@ def _zero_terms(graph: Graph, left: Packing, right: Packing) -> tuple[Region, ..
     return None
 
 
-def _sum_of_rows(
-    site: PackCandidate, left: Rows, right: Rows, rests_on: tuple[Region, ...]
-) -> Form | Refusal:
+def operands_of_sum(site: PackCandidate, terms: LiveTerms) -> tuple[Operand, ...] | Refusal:
+    """Both operands as matrices whose rows are summed over."""
     expr, graph = site.expr, site.context.graph
-    rows, columns = ([d.dim for d in side.rest] for side in (left, right))
+    sides = terms.left, terms.right
+    rows, columns = ([d.dim for d in side.rest] for side in sides)
     every = [a for a, e in enumerate(expr.shape) if e != ONE]
     plain = all(
-        d.stride == ONE and d.extent == expr.extents[d.dim] for d in (*left.rest, *right.rest)
+        d.stride == ONE and d.extent == expr.extents[d.dim] for side in sides for d in side.rest
     )
     if [*rows, *columns] != every or not plain or not rows or not columns:
         return site.refuse(Code.LAYOUT, "rows and columns of the result are mixed")
-    operands = []
-    for side in (left.packing, right.packing):
+    operands = list[PackedOperand]()
+    for side in (terms.left.packing, terms.right.packing):
         joined, sizes = len(side.layout.rest) != 1, static_shape(side.layout.rest_shape)
         if joined and sizes is None:
             text = "extents that are joined to one dimension are not numbers"
@@ -137,17 +152,29 @@ def _sum_of_rows(
         operands.append(side.operand((prod(sizes or ()),) if joined else None))
     if any(graph[o.name].dtype != np.float32 for o in operands):
         return site.refuse(Code.NO_LOWERING, "sums are lowered for float32 only")
-    coords = tuple(Digit(a, ONE, expr.extents[a]) for a in rows)
+    return tuple(operands)
+
+
+def reduction_packed_form(site: PackCandidate) -> Form | Refusal:
+    """k: the sum over live points of products of rows, where the other terms are 0.
+
+    Such a form reads packed values; its result has all rows, in their own order.
+    """
+    expr, terms = site.expr, live_terms(site)
+    operands = terms if isinstance(terms, Refusal) else operands_of_sum(site, terms)
+    if isinstance(terms, Refusal) or isinstance(operands, Refusal):
+        return cast(Refusal, operands)
+    coords = tuple(Digit(d.dim, ONE, expr.extents[d.dim]) for d in terms.left.rest)
     layout = layout_of(expr.shape, coords)
     if layout is None or len(site.node.inputs) > 2:
         return site.refuse(Code.LAYOUT, "a bias is added to the sum")
     whole = all_live(tuple(c.extent for c in coords))
     return Form(
         (Packing(site.out.name, whole, coords, layout, EVERYWHERE),),
-        tuple(operands),
+        operands,
         "Gemm",
         {"transA": 1, "transB": 0},
-        rests_on=rests_on,
+        rests_on=terms.rests_on,
         terms=site.context.domain,
         materialises_operands=True,
     )

@@ -28,6 +28,7 @@ def make_gradient(options: "Gradient") -> None:
             options.model,
             loss,
             options.wrt,
+            masks=options.masks or (),
             keep=options.keep or (),
             output=file,
             force=options.force,

@@ -388,6 +388,12 @@ class Gradient(Printed):
         metavar="NAME",
         help="An input that is 0 for what does not count: labels, or elements.",
     )
+    masks: list[str] | None = Option(
+        None,
+        "--mask-weight",
+        metavar="NAME",
+        help="A weight that a new input mask.NAME prunes, or a pattern; may be repeated.",
+    )
     keep: list[str] | None = Option(
         None, metavar="NAME", help="Another value that stays an output; may be repeated."
     )

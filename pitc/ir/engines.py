@@ -10,7 +10,7 @@ from pitc.ir.attention_tile import AttentionTile
 from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
 from pitc.ir.cuda_variants import dense_tiles, offers_of, tile_time
 from pitc.ir.gpu_speed import clocks_of
-from pitc.ir.plans.ops import Attention, AttentionGrad, Contract, Norm
+from pitc.ir.plans.ops import Attention, AttentionGrad, Contract, Norm, OuterProducts
 from pitc.ir.report import KernelRecord
 from pitc.ir.target import V4_BF16, Target, cpu_level_of, levels_of
 from pitc.ir.variants import ITEM_BYTES, VARIANTS
@@ -30,7 +30,9 @@ class Kernels:
 
 
 def kernels_of(
-    plan: Contract | Attention | AttentionGrad | Norm, target: Target, rows: int | None = None
+    plan: Contract | Attention | AttentionGrad | OuterProducts | Norm,
+    target: Target,
+    rows: int | None = None,
 ) -> Kernels:
     """What runs a node with a product, attention or a norm.
 
@@ -41,6 +43,15 @@ def kernels_of(
     """
     if isinstance(plan, Norm):
         return Kernels("cpu", KernelRecord(plan.op, ()))
+    of_rows = tuple(
+        f"{v.name} {v.micro_tile().k}x1"
+        for v in VARIANTS.values()
+        if v.micro_tile().m == 1 and v.pit_axis
+    )
+    if isinstance(plan, OuterProducts):
+        listed = (cpu_level_of(name) for name in target.machines)
+        tiles = tuple(f"{x.level}:{x.listed_tile[0]}x{x.listed_tile[1]}" for x in listed)
+        return Kernels("cpu", KernelRecord(plan.op, tiles, of_rows))
     if target.kind == "cuda" and not isinstance(plan, AttentionGrad):
         return _on_cuda(plan, target.machines, rows)
     levels, engine = [cpu_level_of(name) for name in target.machines], "cpu"
@@ -62,7 +73,7 @@ def kernels_of(
         found = [(v.name, v.micro_tile()) for v in VARIANTS.values() if v.pit_axis]
         cut = tuple(f"{name} {tile.m}x{tile.k}" for name, tile in found)
         if plan.tiles:  # of C, which lists columns for as many rows
-            cut = tuple(f"{name} {tile.k}x1" for name, tile in found if tile.m == 1)
+            cut = of_rows
     tiles = tuple(f"{level}:{m}x{n}" for level, m, n in pairs)
     return Kernels(engine, KernelRecord(plan.op, tiles, cut))
 

@@ -162,7 +162,7 @@ void WarmRunsAllocateNothing() {
     }
     shared[kind] += pair.Shared() - before;
   }
-  CHECK(shared.size() == 13);
+  CHECK(shared.size() == 14);
   for (const auto& [kind, loops] : shared) CHECK(loops || kind == "choose_channels");
 }
 

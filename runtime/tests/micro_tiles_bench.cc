@@ -202,12 +202,12 @@ int main(int argc, char** argv) {
   Bandwidth(simd, "L3, 8 MB", 1024, 2048, 1);
   Bandwidth(simd, "memory, 256 MB", 32768, 2048, 1);
   printf("  \"us\": {\n");
-  constexpr int64_t kPatterns[][2] = {{1, 1}, {32, 1}, {1, 32}, {1, 64}, {32, 32}};
+  constexpr int64_t kPatterns[][2] = {{1, 1}, {32, 1}, {1, 32}, {1, 64}, {32, 32}, {32, 64}};
   constexpr int64_t kLive[] = {500, 200, 100, 50, 10};
   for (const auto& pattern : kPatterns) {
     for (int64_t live : kLive) {
       Lists(simd, rows, k, pattern[0], pattern[1], live,
-            pattern[1] == 32 && pattern[0] == 32 && live == 10);
+            pattern[1] == 64 && pattern[0] == 32 && live == 10);
     }
   }
   printf("  }\n}\n");

@@ -134,6 +134,16 @@ inline OrtValue Halves(const OrtValue& floats) {
   return OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, floats.dims, halves);
 }
 
+// What of [rows, columns] lives: numbers, and of every third run bools.
+inline OrtValue RandomMask(Random& random, int64_t rows, int64_t columns) {
+  OrtValue mask = SparseFloats(random, {rows, columns});
+  if (random.Below(3) > 0) return mask;
+  const auto* x = reinterpret_cast<const float*>(mask.bytes.data());
+  std::vector<uint8_t> live(static_cast<size_t>(rows * columns));
+  for (size_t i = 0; i < live.size(); ++i) live[i] = x[i] != 0;
+  return OrtValue::Of(kBoolType, {rows, columns}, live);
+}
+
 // Inputs of a product of `t` rows whose right operand holds many zeros, and NaN and infinities
 // among the others; where `odd`, the left one does, too.
 inline std::vector<OrtValue> MakeRightInputs(const ContractPlan& plan, Random& random, int64_t t,
@@ -148,14 +158,7 @@ inline std::vector<OrtValue> MakeRightInputs(const ContractPlan& plan, Random& r
   std::vector<OrtValue> inputs{odd ? SparseFloats(random, dims) : RandomFloats(random, dims)};
   inputs.push_back(sparse());
   if (plan.factor) inputs.push_back(sparse());
-  if (plan.tiles) {  // of every third run bools
-    OrtValue mask = SparseFloats(random, {t, n});
-    const auto* x = reinterpret_cast<const float*>(mask.bytes.data());
-    std::vector<uint8_t> live(static_cast<size_t>(t * n));
-    for (size_t i = 0; i < live.size(); ++i) live[i] = x[i] != 0;
-    if (random.Below(3) == 0) mask = OrtValue::Of(kBoolType, {t, n}, live);
-    inputs.push_back(mask);
-  }
+  if (plan.tiles) inputs.push_back(RandomMask(random, t, n));
   if (plan.bias) inputs.push_back(RandomFloats(random, {n}));
   if (plan.residual) inputs.push_back(RandomFloats(random, {t, n}));
   return inputs;
@@ -307,6 +310,13 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     inputs.push_back(RandomFloats(random, {t, 1 + random.Below(200)}));
     return inputs;
   }
+  if (std::holds_alternative<OuterProductsPlan>(plan.body)) {
+    const int64_t k = random.Below(3) ? domain.Count() : random.Below(900);
+    const int64_t m = random.Below(150), n = random.Below(200);
+    std::vector<OrtValue> inputs{RandomFloats(random, {k, m}), RandomFloats(random, {k, n})};
+    inputs.push_back(RandomMask(random, m, n));
+    return inputs;
+  }
   if (auto* grad = std::get_if<AttentionGradPlan>(&plan.body)) {
     const int64_t t = domain.Count(), sequence = domain.extents.back();
     std::vector<OrtValue> inputs{RandomFloats(random, {t, grad->heads, grad->d}),
@@ -361,6 +371,7 @@ inline int InputCount(const Plan& plan) {
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body)) return attention->Places().count;
   if (auto* add = std::get_if<AddRowsPlan>(&plan.body)) return add->Places().count;
   if (auto* grad = std::get_if<AttentionGradPlan>(&plan.body)) return grad->Places().count;
+  if (auto* outer = std::get_if<OuterProductsPlan>(&plan.body)) return outer->Places().count;
   if (auto* pairs = std::get_if<PairsPlan>(&plan.body)) return pairs->Places().count;
   if (auto* norm = std::get_if<NormPlan>(&plan.body)) return norm->Places().count;
   if (auto* detect = std::get_if<DetectPlan>(&plan.body)) return detect->padding ? 2 : 1;

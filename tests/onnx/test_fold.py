@@ -7,7 +7,7 @@ import onnxruntime as ort
 import pytest
 
 from pitc.ir.constant import is_zero
-from pitc.ir.index import sym
+from pitc.ir.index import poly, sym
 from pitc.ir.region import EVERYWHERE
 from pitc.passes.facts.sizes import has_place, size_bounds
 from pitc.passes.fold import _may_trap, fold_numbers
@@ -249,6 +249,8 @@ def test_bounds_of_what_is_computed_of_sizes(
 
 def test_a_size_is_not_0_where_it_divides_an_extent_that_is_not() -> None:
     s, b = sym("s"), sym("b")
+    assert has_place(b * s, [b, s]) and has_place(4 * s, [s, poly(8)])
+    assert not has_place(b * s, [s, s]) and not has_place(3 * s, [s, poly(8)])
     assert has_place(s, [b * s]) and has_place(s - 1, [s - 1]) and has_place(2 * s, [4 * s * b])
     assert (
         not has_place(s, [b]) and not has_place(s, [s + 1]) and not has_place(s - 5, [s * s - 25])

@@ -44,12 +44,6 @@ def gemm(g: GraphBuilder) -> str:
     return masked(g, g.op("Gemm", *matrices(g, turned=True), transB=1))
 
 
-def gradient(g: GraphBuilder) -> str:
-    """Of a weight [K, N] whose mask is kept: over M tokens."""
-    x, dy = g.input("a", np.float32, (M, K)), g.input("b", np.float32, (M, N))
-    return masked(g, g.op("Gemm", x, dy, transA=1), (K, N))
-
-
 def chosen(g: GraphBuilder) -> str:
     product = g.op("MatMul", *matrices(g))
     return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, g.const(1.0))
@@ -81,7 +75,6 @@ RIGHT: dict[Body, str] = {
     plain: "kn",
     transposed: "nk",
     gemm: "nk",
-    gradient: "kn",
     chosen: "kn",
     computed: "kn",
 }
@@ -92,19 +85,18 @@ RIGHT: dict[Body, str] = {
 def test_one_node_computes_live_elements(body: Body, right: str, density: float) -> None:
     source, made = lowered(body)
     (plan,) = plans(made)
-    sums = M if body is gradient else K
     assert (plan.tiles, plan.skips, plan.right, plan.k, plan.n) == (
         True,
         True,
         RIGHT[body],
-        sums,
+        K,
         N,
     )
     assert [role for role, _ in plan.kernels] == ["dense", "block"]
     assert all(f"_{right}" in symbol for _, symbol in plan.kernels)
     product = next(r for r in made.report.nodes if r.flops and r.kernel)
     assert (product.lowering, product.rule) == ("contract", "sampled product")
-    compare(source, made, K if body is gradient else M, density)
+    compare(source, made, M, density)
 
 
 def compare(source: ir.Model, made: Lowered, rows: int, density: float) -> None:

@@ -10,6 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 import pitc
+from pitc.host.machine import multiplies_pairs
 from pitc.passes.lower import steps
 from tests.plan_reference import parse
 from tests.runtime_support import Array, quiet_options, use_built_provider
@@ -115,7 +116,7 @@ def answers(compiled: pitc.CompiledModel, x: Array, threads: int = 1) -> list[Ar
 
 @pytest.mark.parametrize("name", FORMS)
 def test_what_is_stored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bits are those of a graph that stores nothing so."""
+    """The bits are those of a graph that stores nothing so, where kernels round what they read."""
     form = FORMS[name]
     proto = model(form)
     made = pitc.compile(proto, precision="bf16", suggest=False)
@@ -133,8 +134,9 @@ def test_what_is_stored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             x = np.random.default_rng(s).normal(size=(b, s, 64)).astype(np.float32)
             found, others = answers(made, x), answers(plain, x)
             for y, other, wanted in zip(found, others, source.run(None, {"x": x}), strict=True):
-                np.testing.assert_array_equal(y, other)
                 wanted = np.asarray(wanted)
+                if multiplies_pairs():
+                    np.testing.assert_array_equal(y, other)
                 assert y.shape == wanted.shape and y.dtype == wanted.dtype
                 assert not y.size or np.linalg.norm(y - wanted) <= 9e-3 * np.linalg.norm(wanted)
             for y, other in zip(found, answers(made, x, threads=3), strict=True):

@@ -100,9 +100,11 @@ def inputs_of(
     return feeds
 
 
-def session(file: Path) -> ort.InferenceSession:
+def session(file: Path, *, fused: bool = True) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    if not fused:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return ort.InferenceSession(str(file), options, ["CPUExecutionProvider"])
 
 
@@ -116,17 +118,19 @@ def refusals(lowered: Lowered) -> Counter[Code]:
     return Counter(r.refusal.code for r in nodes if r.refusal is not None)
 
 
-def check(file: Path, padding: str | None, rtol: float = RTOL) -> Lowered:
+def check(
+    file: Path, padding: str | None, rtol: float = RTOL, run: ort.InferenceSession | None = None
+) -> Lowered:
     """Lower a fixture and compare with ONNX Runtime under every kind of mask."""
     rng = np.random.default_rng(5)
-    lowered, (run, _) = lowered_export(file, padding), reference_session(file, padding)
+    lowered, (reference, _) = lowered_export(file, padding), reference_session(file, padding)
     proto = evaluator(ir.serde.serialize_model(lowered.model))
     keep = () if padding is None else (padding,)
     if not file.stem.startswith(WITH_EMPTY):
         keep = masks_of(file)
     for kind in ("right", "left", "holes", "full"):
         feeds = inputs_of(file, kind, rng, keep)
-        want, got = run.run(None, feeds), run_lowered(proto, feeds)
+        want, got = (run or reference).run(None, feeds), run_lowered(proto, feeds)
         mask = None if padding is None else feeds[padding].astype(bool)
         for x, y in zip(want, got, strict=True):
             x, y = np.asarray(x), np.asarray(y)
@@ -259,11 +263,13 @@ def test_quantised_graphs(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attention computes those within it.
     """
     monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0))
-    lowered = check(file, "attention_mask", FLIPS if "dynamic" in file.stem else RTOL)
+    # fused products of 8 bits overflow on CPUs without VNNI: 0.5 % off what the model says
+    plain = session(file, fused=False) if "static" in file.stem else None
+    lowered = check(file, "attention_mask", FLIPS if "dynamic" in file.stem else RTOL, plain)
     assert contractions(lowered) == OF_LAYERS
     scaled = [n for n in lowered.report.notes if "dynamic scales" in n]
     assert len(scaled) == ("dynamic" in file.stem)
-    check(file, None)
+    check(file, None, run=plain)
 
 
 def test_fixtures_are_small() -> None:

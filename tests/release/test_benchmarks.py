@@ -390,6 +390,8 @@ def test_readme_shows_the_committed_results() -> None:
     text = readme.PAGE.read_text("utf-8")
     assert readme.updated(text, readme.worst_block(), *readme.WORST) == text
     assert readme.updated(text, readme.attention_block(), *readme.ATTENTION) == text
+    assert readme.updated(text, readme.training_block(), *readme.TRAINING) == text
+    assert readme.updated(text, readme.conversion_block(), *readme.CONVERSION) == text
     timed = {path.stem for path in (RESULTS / "attention").glob("*.json")}
     assert timed - {case.name for case in MEMORY_CASES} == {*readme.ATTENTIONS}
     kept = {path.stem for path in (RESULTS / "worst-case").glob("*.json")}

@@ -35,7 +35,7 @@ PRODUCT = ProductCase(96, (1, 8), 0.9, Targets(1.5, 2.0))
 BLOCKS = BlocksCase("opt", OptConfig(2, 32, 4, 256), 48, 0.9)
 T5_BLOCKS = BlocksCase("t5", T5Config(2, 32, 4, 256), 48, 0.9)
 MASKED = MaskedCase(MlpConfig((32, 64, 24), (1, 8), 0.75), 9)
-GRADIENT = GradientCase(24, 96, (32, 1), 0.9)
+GRADIENT = GradientCase(24, (96, 130), (32, 1), 0.9)
 IMAGES = ImageCase(CnnConfig((8, 16), size=16), 2)
 GATED = ImageCase(CnnConfig((8, 16), size=16, closed=0.25), 2)
 

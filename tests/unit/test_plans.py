@@ -33,6 +33,7 @@ from pitc.ir.plans.ops import (
     Contract,
     Detect,
     Norm,
+    OuterProducts,
     Pack,
     Pairs,
     Region,
@@ -92,6 +93,7 @@ PLANS: dict[str, Plan] = {
         **HEADS, **FLAGS, **NAMED, rounded="bfloat16", stored=("k", "result")
     ),
     "attention_grad": AttentionGrad(**HEADS, **NAMED, bias=False, pairs=True, floor=-1e9),
+    "outer_products": OuterProducts(**NAMED),
     "norm": Norm(n=64, epsilon=1e-5, centred=True, bias=False, **NAMED),
     "add_rows": AddRows(n=100),
     "choose_channels": ChooseChannels(

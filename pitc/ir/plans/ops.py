@@ -400,6 +400,21 @@ class AttentionGrad(KernelPlan):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OuterProducts(KernelPlan):
+    """C = A^T @ B where a mask is not 0, and 0 elsewhere: kernel `outer_products`.
+
+    The sum of outer products of rows of A `[K, M]` and of B `[K, N]`, sizes that are known when the
+    node runs.
+    """
+
+    op = "outer_products"
+    machines = ("cpu",)
+    all_operands = (Operand("a"), Operand("b"), Operand("mask", ANY))
+
+    dtype: Annotated[str, Word(("float32",))] = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Norm(KernelPlan):
     """Norms of rows, y = x / sqrt(mean of x^2 + epsilon) * gamma + beta: kernel `norm`.
 
@@ -534,7 +549,7 @@ OPS: Mapping[str, type[Plan]] = {
     kind.op: kind
     for kind in (
         *(Detect, Pack, Unpack, Contract, Pairs, Attention, AttentionGrad, Norm),
-        *(AddRows, ChooseChannels, Region),
+        *(OuterProducts, AddRows, ChooseChannels, Region),
     )
 }
 """Every operation, by name."""

@@ -10,11 +10,11 @@
 // the mask is the sparse operand and its products are sums of K, 64 of which are a panel.
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <limits>
 
 #include "base/index.h"
 #include "ops/operation.h"
+#include "ops/sampled_mask.h"
 #include "ops/sparse_operand.h"
 
 namespace pitc {
@@ -35,79 +35,6 @@ int64_t HeightOf(Variant variant) {
   const VariantRecord& record = RecordOf(variant);
   return record.cut == Cut::kRow ? 1 : record.cut == Cut::kBlock ? record.size : 0;
 }
-
-template <class Word>
-void FindLive(const char* from, uint64_t bits, int64_t n, uint8_t* live) {
-  for (int64_t i = 0; i < n; ++i) {
-    Word word;
-    memcpy(&word, from + i * static_cast<int64_t>(sizeof word), sizeof word);
-    live[i] = (word & static_cast<Word>(bits)) != 0;
-  }
-}
-
-// The bits of elements of a mask that are not 0: NaN is not, -0.0 is.
-void LiveBits(const Primitives& simd, ONNXTensorElementDataType type, const char* from, int64_t n,
-              uint64_t* bits) {
-  constexpr int64_t kPart = 4096;
-  const int bytes = ElementBytes(type);
-  uint8_t live[kPart];
-  for (int64_t i = 0; i < n; i += kPart) {
-    const int64_t here = std::min(kPart, n - i);
-    const char* const part = from + i * bytes;
-    const auto find = [&](auto word) {
-      FindLive<decltype(word)>(part, MaskBits(type), here, live);
-    };
-    if (bytes == 2) find(uint16_t{});
-    if (bytes == 4) find(uint32_t{});
-    if (bytes == 8) find(uint64_t{});
-    const uint8_t* const found = bytes == 1 ? reinterpret_cast<const uint8_t*>(part) : live;
-    simd.mask_bits(found, here, bits + i / 64);
-  }
-}
-
-// Sets elements of a row of C to 0 that do not live; those whose bit in `written` is not set are 0.
-void KeepLive(const uint64_t* bits, const uint64_t* written, int64_t n, float* c) {
-  constexpr uint32_t kNo = 0, kAll = ~uint32_t{0};
-  constexpr uint32_t kKept[16][4] = {
-      {kNo, kNo, kNo, kNo},    {kAll, kNo, kNo, kNo},   {kNo, kAll, kNo, kNo},
-      {kAll, kAll, kNo, kNo},  {kNo, kNo, kAll, kNo},   {kAll, kNo, kAll, kNo},
-      {kNo, kAll, kAll, kNo},  {kAll, kAll, kAll, kNo}, {kNo, kNo, kNo, kAll},
-      {kAll, kNo, kNo, kAll},  {kNo, kAll, kNo, kAll},  {kAll, kAll, kNo, kAll},
-      {kNo, kNo, kAll, kAll},  {kAll, kNo, kAll, kAll}, {kNo, kAll, kAll, kAll},
-      {kAll, kAll, kAll, kAll}};
-  for (int64_t w = 0; w < BitWords(n); ++w) {
-    const uint64_t live = bits[w];
-    if (((written ? written[w] : ~uint64_t{0}) & ~live) == 0) continue;
-    float* const at = c + w * 64;
-    if (n - w * 64 < 64) {
-      for (int64_t i = 0; i < n - w * 64; ++i) {
-        if (!(live >> i & 1)) at[i] = 0;
-      }
-      continue;
-    }
-    for (int64_t i = 0; i < 64; i += 4) {
-      uint32_t four[4];
-      memcpy(four, at + i, sizeof four);
-      for (int j = 0; j < 4; ++j) four[j] &= kKept[live >> i & 15][j];
-      memcpy(at + i, four, sizeof four);
-    }
-  }
-}
-
-// The mask: bits of its elements, [rows, words].
-struct Mask {
-  const uint64_t* bits;
-  int64_t rows, columns, words;
-
-  const uint64_t* Row(int64_t r) const { return bits + r * words; }
-  // The columns in which one of some rows lives, in words begin..end.
-  void Any(int64_t first, int64_t last, const Range& part, uint64_t* any) const {
-    std::copy(Row(first) + part.begin, Row(first) + part.end, any);
-    for (int64_t r = first + 1; r < last; ++r) {
-      for (int64_t w = part.begin; w < part.end; ++w) any[w - part.begin] |= Row(r)[w];
-    }
-  }
-};
 
 class Sampled final : public Operation {
  public:
@@ -131,21 +58,8 @@ class Sampled final : public Operation {
     GemmOperands operands(run, plan_, scratch);
     operands.ReadLeft();
     const StoredRight right = ReadStored(run, plan_);
-    const Tensor read = run.MaskInput(plan_.Places().mask, "mask");
-    const int64_t m = operands.left().count, n = plan_.n;
-    const int last = read.shape.rank - 1;
-    Expect(last >= 0 && read.shape.dims[last] == n && read.shape.Elements(0, last) == m, read,
-           "of ", m, " rows of ", n);
-    auto* const bits = scratch.Array<uint64_t>(m * BitWords(n));
-    const Mask mask{bits, m, n, BitWords(n)};
-    const Blocks rows{m, kHighest};
-    const int64_t row_bytes = n * ElementBytes(read.type);
-    run.Each(rows.Count(), m * n > kSerialScan, [&](int64_t i) {
-      for (int64_t r = rows.Begin(i); r < rows.End(i); ++r) {
-        const char* const from = static_cast<const char*>(read.data) + r * row_bytes;
-        LiveBits(simd_, read.type, from, n, bits + r * mask.words);
-      }
-    });
+    const int64_t m = operands.left().count;
+    const SampledMask mask = ReadSampledMask(run, simd_, plan_.Places().mask, m, plan_.n, scratch);
     operands.ReadRows();
     if (m > 0)
       Choose(run, operands.left(), right, mask, static_cast<float*>(operands.target().data));
@@ -201,7 +115,7 @@ class Sampled final : public Operation {
   }
 
   // What lives: of all rows, or of some, which are the same ones for every mask of that size.
-  MicroTileCounts Count(const RunContext& run, const Mask& mask, int threads) const {
+  MicroTileCounts Count(const RunContext& run, const SampledMask& mask, int threads) const {
     Arena::Scope scratch;
     const Blocks groups{mask.rows, kHighest};
     const int64_t all = groups.Count(), least = std::min<int64_t>(all, 2);
@@ -260,7 +174,7 @@ class Sampled final : public Operation {
   }
 
   void Choose(const RunContext& run, const LeftRows& left, const StoredRight& right,
-              const Mask& mask, float* c) const {
+              const SampledMask& mask, float* c) const {
     const int threads = run.ThreadsFor(GemmFlops(left.count, left.k, right.n));
     Candidate found = BestOf({}, left.count, threads);
     if (found.variant == Variant::kDense || !IsWorthALook(*found.costs, found.work, options_))
@@ -285,7 +199,7 @@ class Sampled final : public Operation {
 
   // The product, part by part, of which what is dead is set to 0 while it is near.
   void RunDense(const RunContext& run, const LeftRows& left, const StoredRight& right,
-                const Mask& mask, int threads, float* c) const {
+                const SampledMask& mask, int threads, float* c) const {
     Arena::Scope scratch;
     const int64_t m = mask.rows, n = mask.columns;
     const float* const no_bias =
@@ -309,7 +223,7 @@ class Sampled final : public Operation {
   }
 
   void RunListed(const RunContext& run, const LeftRows& left, const StoredRight& right,
-                 const Mask& mask, int64_t height, int threads, float* c) const {
+                 const SampledMask& mask, int64_t height, int threads, float* c) const {
     const Cut cut = CutFor(height, mask.rows, threads);
     run.Each(cut.Count(), threads > 1, [&](int64_t task) {
       const int64_t p = task / cut.rows.Count(), part = task % cut.rows.Count();
@@ -319,8 +233,8 @@ class Sampled final : public Operation {
   }
 
   // Some rows and columns of C.
-  void RunPart(const LeftRows& left, const StoredRight& right, const Mask& mask, int64_t height,
-               const Range& rows, const Range& columns, float* all) const {
+  void RunPart(const LeftRows& left, const StoredRight& right, const SampledMask& mask,
+               int64_t height, const Range& rows, const Range& columns, float* all) const {
     Arena::Scope scratch;
     const int64_t n = mask.columns, count = rows.end - rows.begin;
     const Range part{columns.begin / 64, BitWords(columns.end)};

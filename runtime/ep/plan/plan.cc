@@ -245,6 +245,8 @@ Plan ParsePlan(std::string_view text, Machine machine) {
       plan.body = ReadAttention(in);
     } else if (plan.op == "attention_grad") {
       plan.body = AttentionGradPlan::Read(in);
+    } else if (plan.op == "outer_products") {
+      plan.body = OuterProductsPlan::Read(in);
     } else if (plan.op == "norm") {
       plan.body = NormPlan::Read(in);
     } else if (plan.op == "region") {

@@ -1,0 +1,258 @@
+// outer_products: C = A^T @ B where a mask is not 0, and 0 elsewhere; sizes are those of the run.
+//
+// Row k of A and row k of B make an outer product, and C is the sum of these: a gradient of weights
+// over the rows of a batch. As of a sampled product, blocks of H rows of C list the columns in
+// which one of them lives, and the kernel computes these.
+//
+// Sums are made in blocks of k, which depend on k alone, and are added in their order: an element
+// has the same bits on any number of threads, and for every H.
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "base/index.h"
+#include "base/split.h"
+#include "ops/operation.h"
+#include "ops/sampled_mask.h"
+
+namespace pitc {
+namespace {
+
+constexpr int64_t kSide = 8;             // k that a kernel turns at a time
+constexpr int64_t kGroup = 16;           // rows of C whose A stands together
+constexpr int64_t kNearK = 384;          // of a block
+constexpr int64_t kPartRows = 512;       // of a task
+constexpr int64_t kPartColumns = 2048;   // of a task
+constexpr int64_t kSingleColumns = 384;  // whose lines stay near, where rows share no panel
+constexpr int64_t kLeastColumns = 256;
+constexpr int64_t kThreadTasks = 4;              // of each thread
+constexpr int64_t kHeights[] = {1, 16, 32, 64};  // of blocks
+constexpr int64_t kHighest = 64;                 // all of them divide it
+constexpr int kDenseBits = 48;                   // of a word: columns are then listed all
+constexpr int64_t kCounted = 512;  // with fewer sums in an element not all are counted
+
+// What a vector of 16 columns of a list takes for each k, in that of one row of it whose columns
+// lie side by side; where they do not, and for each of its rows; an element by itself; a line of B.
+// As measured on AVX2.
+constexpr double kBeside = 2, kApart = 16, kApartRow = 1.6, kSingle = 0.5, kLine = 0.06;
+
+int64_t Groups(int64_t rows) { return (rows + kGroup - 1) / kGroup; }
+int64_t Whole(int64_t k) { return (k + kSide - 1) / kSide * kSide; }
+
+class OuterProducts final : public Operation {
+ public:
+  OuterProducts(const OuterProductsPlan& plan, const Primitives& simd, Kernel kernel,
+                std::optional<Variant> variant)
+      : plan_(plan), simd_(simd), kernel_(std::move(kernel)), told_(variant) {}
+  int InputCount() const override { return plan_.Places().count; }
+  int OutputCount() const override { return OuterProductsPlan::kOutputs; }
+
+  void Run(const RunContext& run) const override {
+    Arena::Scope scratch;
+    const OuterProductsPlan::Inputs in = plan_.Places();
+    const Tensor a = run.FloatInput(in.a, "a", 2, 2), b = run.FloatInput(in.b, "b", 2, 2);
+    const int64_t k = a.shape.dims[0], m = a.shape.dims[1], n = b.shape.dims[1];
+    Expect(b.shape.dims[0] == k, b, "of ", k, " rows");
+    Numbered(n, "columns");
+    const SampledMask mask = ReadSampledMask(run, simd_, in.mask, m, n, scratch);
+    Product({m, n}, "the output");
+    auto* const c = static_cast<float*>(run.Output(0, {m, n}, sizeof(float), scratch));
+    if (m == 0 || n == 0) return;
+    const int threads = run.ThreadsFor(GemmFlops(m, k, n));
+    const Sizes sizes{m, n, EvenBlocks(k, kNearK, kSide)};
+    const float* const packed =
+        k > 0 ? PackLeft(run, a.Floats(), sizes, threads, scratch) : nullptr;
+    const Choice choice = Choose(run, mask, k, threads);
+    const Blocks rows = EvenBlocks(m, kPartRows, kHighest);
+    const Blocks columns = ColumnParts(choice.height, n, rows.Count(), threads);
+    run.Each(rows.Count() * columns.Count(), threads > 1, [&](int64_t task) {
+      const int64_t p = task / rows.Count(), part = task % rows.Count();
+      RunPart(packed, b.Floats(), sizes, mask, choice, {rows.Begin(part), rows.End(part)},
+              {columns.Begin(p), columns.End(p)}, c);
+    });
+  }
+
+ private:
+  struct Sizes {
+    int64_t m, n;
+    Blocks ks;
+  };
+  // Rows of a block; whether all columns are listed.
+  struct Choice {
+    int64_t height;
+    bool all;
+  };
+
+  static Blocks ColumnParts(int64_t height, int64_t n, int64_t row_parts, int threads) {
+    int64_t columns = height == 1 ? kSingleColumns : kPartColumns;
+    const auto cut = [&] { return EvenBlocks(n, columns, 64); };
+    while (threads > 1 && columns > kLeastColumns &&
+           cut().Count() * row_parts < kThreadTasks * threads)
+      columns /= 2;
+    return cut();
+  }
+
+  // A in groups of 16 of its columns, block of k by block of k, with zeros up to a whole `kSide`.
+  static const float* PackLeft(const RunContext& run, const float* a, const Sizes& sizes,
+                               int threads, Arena::Scope& scratch) {
+    const int64_t m = sizes.m, count = Groups(m);
+    auto* const packed = scratch.Array<float>(Whole(sizes.ks.total) * count * kGroup);
+    run.Each(count, threads > 1, [&](int64_t g) {
+      const int64_t first = g * kGroup, width = std::min(kGroup, m - first);
+      for (int64_t block = 0; block < sizes.ks.Count(); ++block) {
+        const int64_t begin = sizes.ks.Begin(block), end = sizes.ks.End(block);
+        const int64_t depth = Whole(end - begin);
+        float* to = packed + (begin * count + g * depth) * kGroup;
+        for (int64_t i = begin; i < end; ++i, to += kGroup) {
+          std::copy_n(a + i * m + first, width, to);
+          std::fill(to + width, to + kGroup, 0.0f);
+        }
+        std::fill_n(to, (depth - (end - begin)) * kGroup, 0.0f);
+      }
+    });
+    return packed;
+  }
+
+  // The columns that a block of rows lists, of words begin..end: all of a word where most live.
+  static void ListedBits(const SampledMask& mask, const Choice& choice, int64_t first, int64_t last,
+                         const Range& part, uint64_t* any) {
+    if (!choice.all) mask.Any(first, last, part, any);
+    if (choice.height == 1) return;
+    for (int64_t w = part.begin; w < part.end; ++w) {
+      const int64_t left = mask.columns - w * 64;
+      const uint64_t every = left < 64 ? (uint64_t{1} << left) - 1 : ~uint64_t{0};
+      uint64_t& bits = any[w - part.begin];
+      if (choice.all || __builtin_popcountll(bits) >= kDenseBits) bits = every;
+    }
+  }
+
+  // The fastest height for what lives: of all rows, or of some, which are the same ones for every
+  // mask of that size.
+  Choice Choose(const RunContext& run, const SampledMask& mask, int64_t k, int threads) const {
+    if (told_) {
+      const VariantRecord& record = RecordOf(*told_);
+      if (record.cut == Cut::kRow) return {1, false};
+      if (record.cut == Cut::kBlock) return {record.size, false};
+      if (*told_ == Variant::kDense) return {kHighest, true};
+    }
+    constexpr size_t kCount = std::size(kHeights);
+    using Costs = std::array<double, kCount>;
+    Arena::Scope scratch;
+    const Blocks groups{mask.rows, kHighest};
+    const int64_t all = groups.Count(), least = std::min<int64_t>(all, 2);
+    const int64_t seen = std::clamp(all * k / kCounted, least, all);
+    auto* const found = scratch.Array<Costs>(seen);
+    run.Each(seen, threads > 1, [&](int64_t s) {
+      Arena::Scope here;
+      auto* const any = here.Array<uint64_t>(mask.words);
+      const int64_t first = groups.Begin(s * all / seen), last = groups.End(s * all / seen);
+      for (size_t h = 0; h < kCount; ++h)
+        found[s][h] = CostOf(mask, {kHeights[h], false}, first, last, any);
+    });
+    Costs costs{};
+    for (int64_t s = 0; s < seen; ++s) {
+      for (size_t h = 0; h < kCount; ++h) costs[h] += found[s][h];
+    }
+    const double part = static_cast<double>(seen) / static_cast<double>(all);
+    const auto lines = static_cast<double>(EvenBlocks(mask.rows, kPartRows, kHighest).Count());
+    costs[0] += kLine * static_cast<double>(mask.columns) * lines * part;
+    const auto best = std::min_element(costs.begin(), costs.end()) - costs.begin();
+    return {kHeights[best], false};
+  }
+
+  // What some rows take for each k, in vectors of a row.
+  double CostOf(const SampledMask& mask, const Choice& choice, int64_t first, int64_t last,
+                uint64_t* any) const {
+    if (choice.height == 1) {
+      const int64_t live = simd_.count_bits(mask.Row(first), (last - first) * mask.words);
+      return kSingle * static_cast<double>(live);
+    }
+    int64_t listed = 0, whole = 0;
+    double cost = 0;
+    for (int64_t r = first; r < last; r += choice.height) {
+      const int64_t end = std::min(r + choice.height, last);
+      ListedBits(mask, choice, r, end, {0, mask.words}, any);
+      listed = simd_.count_bits(any, mask.words);
+      whole = 0;
+      for (int64_t w = 0; w < mask.words; ++w) whole += any[w] == ~uint64_t{0} ? 4 : 0;
+      const auto beside = static_cast<double>(whole);
+      const double apart = static_cast<double>(listed) / 16 - beside;
+      const auto height = static_cast<double>(end - r);
+      cost += beside * (height + kBeside) + apart * (height * kApartRow + kApart);
+    }
+    return cost;
+  }
+
+  // Some rows and columns of C.
+  void RunPart(const float* packed, const float* b, const Sizes& sizes, const SampledMask& mask,
+               const Choice& choice, const Range& rows, const Range& columns, float* all) const {
+    Arena::Scope scratch;
+    const int64_t m = sizes.m, n = sizes.n, count = rows.end - rows.begin, height = choice.height;
+    const Range part{columns.begin / 64, BitWords(columns.end)};
+    const int64_t words = part.end - part.begin;
+    const Blocks blocks{count, height};
+    auto* const any = scratch.Array<uint64_t>(blocks.Count() * words);
+    auto* const starts = scratch.Array<int32_t>(blocks.Count() + 1);
+    starts[0] = 0;
+    for (int64_t g = 0; g < blocks.Count(); ++g) {
+      const int64_t first = rows.begin + blocks.Begin(g), last = rows.begin + blocks.End(g);
+      ListedBits(mask, choice, first, last, part, any + g * words);
+      starts[g + 1] = starts[g] + static_cast<int32_t>(simd_.count_bits(any + g * words, words));
+    }
+    const int64_t entries = starts[blocks.Count()];
+    auto* const listed = scratch.Array<int32_t>(entries);
+    Positions* const positions = simd_.PositionsFor(entries, blocks.Count() * words);
+    for (int64_t g = 0; g < blocks.Count(); ++g)
+      positions(any + g * words, words, columns.begin, listed + starts[g], entries - starts[g]);
+
+    float* const c = all + rows.begin * n;
+    for (int64_t r = 0; r < count; ++r)
+      std::fill_n(c + r * n + columns.begin, columns.end - columns.begin, 0.0f);
+    if (entries == 0) return;
+    const bool lines = height == 1 || NeedsLines(listed, starts, blocks.Count(), columns);
+    const int64_t group = rows.begin / kGroup, groups = Groups(m);
+    for (int64_t block = 0; block < sizes.ks.Count(); ++block) {
+      const int64_t begin = sizes.ks.Begin(block), near = sizes.ks.End(block) - begin;
+      const int64_t depth = Whole(near);
+      KernelCall call;
+      call.Floats(packed + (begin * groups + group * depth) * kGroup,
+                  {Groups(count), depth, kGroup});
+      call.Floats(b + begin * n, {near, n});
+      call.Int32s(listed, {entries}).Int32s(starts, {blocks.Count() + 1}).Floats(c, {count, n});
+      call.Int(height).Int(columns.begin).Int(columns.end).Int(lines).Run(kernel_);
+    }
+    for (int64_t r = 0; r < count && height > 1; ++r) {
+      KeepLive(mask.Row(rows.begin + r) + part.begin, any + r / height * words,
+               columns.end - columns.begin, c + r * n + columns.begin);
+    }
+  }
+
+  // Many vectors of listed columns do not lie side by side: to turn all columns is faster.
+  static bool NeedsLines(const int32_t* listed, const int32_t* starts, int64_t blocks,
+                         const Range& columns) {
+    constexpr int32_t kLanes = 16;
+    int64_t apart = 0;
+    for (int64_t g = 0; g < blocks; ++g) {
+      for (int32_t z = starts[g]; z < starts[g + 1]; z += kLanes) {
+        const bool whole = z + kLanes <= starts[g + 1];
+        apart += !(whole && listed[z + kLanes - 1] - listed[z] == kLanes - 1);
+      }
+    }
+    return apart * kLanes > columns.end - columns.begin;
+  }
+
+  const OuterProductsPlan plan_;
+  const Primitives& simd_;
+  const Kernel kernel_;
+  const std::optional<Variant> told_;
+};
+
+}  // namespace
+
+std::unique_ptr<Operation> MakeOuterProducts(const OuterProductsPlan& plan, const Primitives& simd,
+                                             Kernel kernel, std::optional<Variant> variant) {
+  return std::make_unique<OuterProducts>(plan, simd, std::move(kernel), variant);
+}
+
+}  // namespace pitc
