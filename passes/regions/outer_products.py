@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pitc.ir.index import ONE, Digit, Poly, dim_index
+from pitc.ir.index import ONE, Digit, dim_index
 from pitc.ir.nodes import attribute
 from pitc.ir.plans.ops import OuterProducts
 from pitc.ir.refusal import Code, Refusal
@@ -59,15 +59,19 @@ def _live_rows(site: PackCandidate) -> tuple[tuple[Operand, ...], tuple[Region, 
 
 
 def _as_they_lie(site: PackCandidate) -> tuple[Operand, ...] | None:
-    """The matrices `[k, m]` and `[k, n]` that the operands are made of."""
-    expr, found = site.expr, list[Operand]()
-    last = len(expr.shape)
+    """The matrices `[k, m]` and `[k, n]` that the operands are made of, each all of it: a part of
+    one has the same index.
+    """
+    graph, expr, found = site.context.graph, site.expr, list[Operand]()
+    if len(expr.reduced) != 1:
+        return None
+    last, (terms,) = len(expr.shape), expr.reduced
     for read, axis in zip(factor_reads(expr), (0, 1), strict=True):
-        wanted: tuple[Poly | None, ...]
-        wanted = (dim_index(last, expr.reduced[0]), dim_index(axis, expr.shape[axis]))
-        moved = origins(site.context.graph, site.input(read.operand), read.index, scaled=False)
-        name = next((x.name for x in moved if x.index == wanted), None)
-        if name is None or len(expr.reduced) != 1:
+        shape = terms, expr.shape[axis]
+        index = dim_index(last, shape[0]), dim_index(axis, shape[1])
+        moved = origins(graph, site.input(read.operand), read.index, scaled=False)
+        name = next((x.name for x in moved if (x.index, graph[x.name].shape) == (index, shape)), "")
+        if not name:
             return None
         found.append(WholeOperand(name))
     return tuple(found)

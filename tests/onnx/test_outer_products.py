@@ -103,6 +103,28 @@ def scaled(g: GraphBuilder) -> str:
     return masked(g, g.op("Gemm", *rows(g), bias, transA=1, alpha=2.0), SHAPE)
 
 
+def cut(g: GraphBuilder) -> str:
+    """A part of the columns of x^T: the other rows of x are no terms."""
+    x, dy = g.input("a", np.float32, (60, K)), g.input("b", np.float32, (40, N))
+    turned = g.op("Transpose", x, perm=[1, 0])
+    part = g.op("Slice", turned, g.ints(0), g.ints(40), g.ints(1))
+    return masked(g, g.op("MatMul", part, dy), SHAPE)
+
+
+def both_cut(g: GraphBuilder) -> str:
+    """Of both operands, so that nobody would see it by their sizes."""
+    x, dy = g.input("a", np.float32, (60, K)), g.input("b", np.float32, (60, N))
+    turned = (g.op("Transpose", v, perm=[1, 0]) for v in (x, dy))
+    x, dy = (g.op("Slice", v, g.ints(0), g.ints(40), g.ints(1)) for v in turned)
+    return masked(g, g.op("MatMul", x, g.op("Transpose", dy, perm=[1, 0])), SHAPE)
+
+
+@pytest.mark.parametrize("body", [cut, both_cut])
+def test_a_part_of_a_matrix_is_not_all_of_it(body: Body) -> None:
+    source, made = lowered(body)
+    compare(source, made, 60, 0.3)
+
+
 def test_what_else_a_gemm_does_stays_behind_it() -> None:
     source, made = lowered(scaled)
     assert len(plans(made)) == 1
