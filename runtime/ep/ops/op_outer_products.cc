@@ -168,16 +168,13 @@ class OuterProducts final : public Operation {
       const int64_t live = simd_.count_bits(mask.Row(first), (last - first) * mask.words);
       return kSingle * static_cast<double>(live);
     }
-    int64_t listed = 0, whole = 0;
     double cost = 0;
     for (int64_t r = first; r < last; r += choice.height) {
       const int64_t end = std::min(r + choice.height, last);
       ListedBits(mask, choice, r, end, {0, mask.words}, any);
-      listed = simd_.count_bits(any, mask.words);
-      whole = 0;
-      for (int64_t w = 0; w < mask.words; ++w) whole += any[w] == ~uint64_t{0} ? 4 : 0;
-      const auto beside = static_cast<double>(whole);
-      const double apart = static_cast<double>(listed) / 16 - beside;
+      double beside = 0;
+      for (int64_t w = 0; w < mask.words; ++w) beside += any[w] == ~uint64_t{0} ? 4 : 0;
+      const double apart = static_cast<double>(simd_.count_bits(any, mask.words)) / 16 - beside;
       const auto height = static_cast<double>(end - r);
       cost += beside * (height + kBeside) + apart * (height * kApartRow + kApart);
     }
@@ -189,28 +186,16 @@ class OuterProducts final : public Operation {
                const Choice& choice, const Range& rows, const Range& columns, float* all) const {
     Arena::Scope scratch;
     const int64_t m = sizes.m, n = sizes.n, count = rows.end - rows.begin, height = choice.height;
-    const Range part{columns.begin / 64, BitWords(columns.end)};
-    const int64_t words = part.end - part.begin;
-    const Blocks blocks{count, height};
-    auto* const any = scratch.Array<uint64_t>(blocks.Count() * words);
-    auto* const starts = scratch.Array<int32_t>(blocks.Count() + 1);
-    starts[0] = 0;
-    for (int64_t g = 0; g < blocks.Count(); ++g) {
-      const int64_t first = rows.begin + blocks.Begin(g), last = rows.begin + blocks.End(g);
-      ListedBits(mask, choice, first, last, part, any + g * words);
-      starts[g + 1] = starts[g] + static_cast<int32_t>(simd_.count_bits(any + g * words, words));
-    }
-    const int64_t entries = starts[blocks.Count()];
-    auto* const listed = scratch.Array<int32_t>(entries);
-    Positions* const positions = simd_.PositionsFor(entries, blocks.Count() * words);
-    for (int64_t g = 0; g < blocks.Count(); ++g)
-      positions(any + g * words, words, columns.begin, listed + starts[g], entries - starts[g]);
-
+    const ListedColumns lists =
+        ListColumns(simd_, height, rows, columns, scratch,
+                    [&](int64_t first, int64_t last, const Range& words, uint64_t* any) {
+                      ListedBits(mask, choice, first, last, words, any);
+                    });
     float* const c = all + rows.begin * n;
     for (int64_t r = 0; r < count; ++r)
       std::fill_n(c + r * n + columns.begin, columns.end - columns.begin, 0.0f);
-    if (entries == 0) return;
-    const bool lines = height == 1 || NeedsLines(listed, starts, blocks.Count(), columns);
+    if (lists.entries == 0) return;
+    const bool turns = height == 1 || NeedsLines(lists, columns);
     const int64_t group = rows.begin / kGroup, groups = Groups(m);
     for (int64_t block = 0; block < sizes.ks.Count(); ++block) {
       const int64_t begin = sizes.ks.Begin(block), near = sizes.ks.End(block) - begin;
@@ -219,24 +204,26 @@ class OuterProducts final : public Operation {
       call.Floats(packed + (begin * groups + group * depth) * kGroup,
                   {Groups(count), depth, kGroup});
       call.Floats(b + begin * n, {near, n});
-      call.Int32s(listed, {entries}).Int32s(starts, {blocks.Count() + 1}).Floats(c, {count, n});
-      call.Int(height).Int(columns.begin).Int(columns.end).Int(lines).Run(kernel_);
+      call.Int32s(lists.columns, {lists.entries})
+          .Int32s(lists.starts, {lists.blocks + 1})
+          .Floats(c, {count, n});
+      call.Int(height).Int(columns.begin).Int(columns.end).Int(turns).Run(kernel_);
     }
     for (int64_t r = 0; r < count && height > 1; ++r) {
-      KeepLive(mask.Row(rows.begin + r) + part.begin, any + r / height * words,
+      KeepLive(mask.Row(rows.begin + r) + columns.begin / 64, lists.any + r / height * lists.words,
                columns.end - columns.begin, c + r * n + columns.begin);
     }
   }
 
   // Many vectors of listed columns do not lie side by side: to turn all columns is faster.
-  static bool NeedsLines(const int32_t* listed, const int32_t* starts, int64_t blocks,
-                         const Range& columns) {
+  static bool NeedsLines(const ListedColumns& lists, const Range& columns) {
     constexpr int32_t kLanes = 16;
     int64_t apart = 0;
-    for (int64_t g = 0; g < blocks; ++g) {
-      for (int32_t z = starts[g]; z < starts[g + 1]; z += kLanes) {
-        const bool whole = z + kLanes <= starts[g + 1];
-        apart += !(whole && listed[z + kLanes - 1] - listed[z] == kLanes - 1);
+    for (int64_t g = 0; g < lists.blocks; ++g) {
+      const int32_t end = lists.starts[g + 1];
+      for (int32_t z = lists.starts[g]; z < end; z += kLanes) {
+        const int32_t* const first = lists.columns + z;
+        apart += !(z + kLanes <= end && first[kLanes - 1] - first[0] == kLanes - 1);
       }
     }
     return apart * kLanes > columns.end - columns.begin;

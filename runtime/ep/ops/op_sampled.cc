@@ -237,33 +237,24 @@ class Sampled final : public Operation {
                int64_t height, const Range& rows, const Range& columns, float* all) const {
     Arena::Scope scratch;
     const int64_t n = mask.columns, count = rows.end - rows.begin;
-    const Range part{columns.begin / 64, BitWords(columns.end)};
-    const int64_t words = part.end - part.begin;
-    const Blocks blocks{count, height};
-    auto* const any = scratch.Array<uint64_t>(blocks.Count() * words);
-    auto* const starts = scratch.Array<int32_t>(blocks.Count() + 1);
-    starts[0] = 0;
-    for (int64_t g = 0; g < blocks.Count(); ++g) {
-      mask.Any(rows.begin + blocks.Begin(g), rows.begin + blocks.End(g), part, any + g * words);
-      starts[g + 1] = starts[g] + static_cast<int32_t>(simd_.count_bits(any + g * words, words));
-    }
-    const int64_t entries = starts[blocks.Count()];
-    auto* const listed = scratch.Array<int32_t>(entries);
-    Positions* const positions = simd_.PositionsFor(entries, blocks.Count() * words);
-    for (int64_t g = 0; g < blocks.Count(); ++g)
-      positions(any + g * words, words, columns.begin, listed + starts[g], entries - starts[g]);
-
+    const ListedColumns lists =
+        ListColumns(simd_, height, rows, columns, scratch,
+                    [&](int64_t first, int64_t last, const Range& words, uint64_t* any) {
+                      mask.Any(first, last, words, any);
+                    });
     float* const c = all + rows.begin * n;
     for (int64_t r = 0; r < count; ++r)
       std::fill_n(c + r * n + columns.begin, columns.end - columns.begin, 0.0f);
-    if (entries == 0) return;
+    if (lists.entries == 0) return;
     KernelCall call;
     call.Floats(left.data + rows.begin * left.k, {count, left.k});
     right.AddTo(&call);
-    call.Int32s(listed, {entries}).Int32s(starts, {blocks.Count() + 1}).Floats(c, {count, n});
+    call.Int32s(lists.columns, {lists.entries})
+        .Int32s(lists.starts, {lists.blocks + 1})
+        .Floats(c, {count, n});
     call.Int(height).Int(columns.begin).Int(columns.end).Run(kernels_.listed.block);
     for (int64_t r = 0; r < count && height > 1; ++r) {
-      KeepLive(mask.Row(rows.begin + r) + part.begin, any + r / height * words,
+      KeepLive(mask.Row(rows.begin + r) + columns.begin / 64, lists.any + r / height * lists.words,
                columns.end - columns.begin, c + r * n + columns.begin);
     }
   }

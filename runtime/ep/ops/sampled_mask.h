@@ -35,4 +35,33 @@ SampledMask ReadSampledMask(const RunContext& run, const Primitives& simd, int p
 // Sets elements of a row of C to 0 that do not live; those whose bit in `written` is not set are 0.
 void KeepLive(const uint64_t* bits, const uint64_t* written, int64_t n, float* c);
 
+// The columns that blocks of `height` rows list, of some rows and columns of C.
+struct ListedColumns {
+  const uint64_t* any;     // their bits, [blocks, words]
+  const int32_t* starts;   // [blocks + 1]
+  const int32_t* columns;  // [entries]
+  int64_t blocks, words, entries;
+};
+// bits(first, last, words, any): those of rows first..last, in a range of words.
+template <class Bits>
+ListedColumns ListColumns(const Primitives& simd, int64_t height, const Range& rows,
+                          const Range& columns, Arena::Scope& scratch, const Bits& bits) {
+  const Blocks blocks{rows.end - rows.begin, height};
+  const Range part{columns.begin / 64, BitWords(columns.end)};
+  const int64_t count = blocks.Count(), words = part.end - part.begin;
+  auto* const any = scratch.Array<uint64_t>(count * words);
+  auto* const starts = scratch.Array<int32_t>(count + 1);
+  starts[0] = 0;
+  for (int64_t g = 0; g < count; ++g) {
+    bits(rows.begin + blocks.Begin(g), rows.begin + blocks.End(g), part, any + g * words);
+    starts[g + 1] = starts[g] + static_cast<int32_t>(simd.count_bits(any + g * words, words));
+  }
+  const int64_t entries = starts[count];
+  auto* const listed = scratch.Array<int32_t>(entries);
+  Positions* const positions = simd.PositionsFor(entries, count * words);
+  for (int64_t g = 0; g < count; ++g)
+    positions(any + g * words, words, columns.begin, listed + starts[g], entries - starts[g]);
+  return {any, starts, listed, count, words, entries};
+}
+
 }  // namespace pitc
