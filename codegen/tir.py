@@ -35,6 +35,14 @@ define internal void @pitc_end_stream() alwaysinline {{
 !0 = !{{i32 1}}
 """
 
+_ROUNDED = f"""
+define internal <{LANES} x float> @pitc_rounded(<{LANES} x float> %x) alwaysinline {{
+  %y = call <{LANES} x float> @llvm.arithmetic.fence.v{LANES}f32(<{LANES} x float> %x)
+  ret <{LANES} x float> %y
+}}
+declare <{LANES} x float> @llvm.arithmetic.fence.v{LANES}f32(<{LANES} x float>)
+"""
+
 Expr = Any
 Buffer = Any
 
@@ -261,29 +269,39 @@ def _lanes(index: Sequence[Expr], width: int) -> list[Expr]:
     return [*index[:-1], T.ramp(index[-1], 1, width)]
 
 
-def first_lanes(count: int, width: int = LANES) -> Expr:
+def first_lanes(count: int | Expr, width: int = LANES) -> Expr:
     """A mask of the first lanes."""
-    return T.ramp(T.int32(0), 1, width) < T.broadcast(T.int32(count), width)
+    number = T.int32(count) if isinstance(count, int) else T.Cast("int32", count)
+    return T.ramp(T.int32(0), 1, width) < T.broadcast(number, width)
 
 
-def load(buffer: Buffer, *index: Expr, lanes: int = LANES, width: int = LANES) -> Expr:
+def load(buffer: Buffer, *index: Expr, lanes: int | Expr = LANES, width: int = LANES) -> Expr:
     """Load a vector of `width` floats that starts at an element; memory of lanes from `lanes` on is
     not touched.
     """
-    if lanes >= width:
+    if isinstance(lanes, int) and lanes >= width:
         return buffer[tuple(_lanes(index, width))]
     return T.masked_load(
         f"float32x{width}", buffer, *_lanes(index, width), first_lanes(lanes, width)
     )
 
 
+def flags(buffer: Buffer, *index: Expr, lanes: int | Expr = LANES) -> Expr:
+    """Which of 16 bytes that start at an element are not 0; those from `lanes` on are not read."""
+    zeros = T.broadcast(T.int8(0), LANES)
+    if isinstance(lanes, int) and lanes >= LANES:
+        return buffer[tuple(_lanes(index, LANES))] != zeros
+    mask = first_lanes(lanes)
+    return T.masked_load(f"int8x{LANES}", buffer, *_lanes(index, LANES), mask) != zeros
+
+
 def store(
-    buffer: Buffer, value: Expr, *index: Expr, lanes: int = LANES, width: int = LANES
+    buffer: Buffer, value: Expr, *index: Expr, lanes: int | Expr = LANES, width: int = LANES
 ) -> None:
     """Store a vector of `width` floats that starts at an element; memory of lanes from `lanes` on
     is not touched.
     """
-    if lanes >= width:
+    if isinstance(lanes, int) and lanes >= width:
         T.buffer_store(buffer, value, _lanes(index, width))
     else:
         T.evaluate(T.masked_store(buffer, value, *_lanes(index, width), first_lanes(lanes, width)))
@@ -294,6 +312,18 @@ def streaming() -> Iterator[None]:
     """Statements that may use `stream` and `end_stream`, which are imported: no intrinsics."""
     with T.attr(int64(0), "pragma_import_llvm", tvm.ir.StringImm(_STREAM)):
         yield
+
+
+@contextmanager
+def rounding() -> Iterator[None]:
+    """Statements that may use `rounded`, which is imported: no intrinsic."""
+    with T.attr(int64(0), "pragma_import_llvm", tvm.ir.StringImm(_ROUNDED)):
+        yield
+
+
+def rounded(x: Expr) -> Expr:
+    """A product that is rounded, whatever is added to it: LLVM would make one multiply-add."""
+    return T.call_extern(f"float32x{LANES}", "pitc_rounded", x)
 
 
 def stream(buffer: Buffer, value: Expr, *index: Expr) -> None:

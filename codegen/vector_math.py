@@ -133,6 +133,11 @@ def relu(x: Expr) -> Expr:
     return keep(select(x < _like(x, 0), _like(x, 0), x))
 
 
+def sigmoid(x: Expr) -> Expr:
+    """The logistic function: 1 / (1 + e^-x)."""
+    return keep(_like(x, 1) / keep(exp(keep(_like(x, 0) - x)) + _like(x, 1)))
+
+
 def _times_sigmoid(x: Expr, t: Expr) -> Expr:
     """Compute x / (1 + e^-t), for t of the sign of x."""
     return keep(x / keep(exp(keep(_like(x, 0) - t)) + _like(x, 1)))

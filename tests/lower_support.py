@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from urllib.parse import unquote
 
 import numpy as np
 import onnx
@@ -9,6 +10,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from models.graph import GraphBuilder
+from pitc.ir.nodes import is_pit_node
 from pitc.ir.target import CPU, Target
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
 from tests.plan_reference import parse, run_lowered
@@ -35,9 +37,20 @@ def lower(
 
 
 def plans(lowered: Lowered) -> list[dict[str, str]]:
-    """The plans of the PIT nodes, in order."""
+    """The plans of the PIT nodes, in order, but those of elementwise nodes."""
+    return [plan for plan in _all_plans(lowered) if plan["op"] != "elementwise"]
+
+
+def _all_plans(lowered: Lowered) -> list[dict[str, str]]:
     nodes = (n.attributes.get("ep_cache_context") for n in lowered.model.graph)
     return [parse(text.as_string()) for text in nodes if text is not None]
+
+
+def operators(lowered: Lowered) -> list[str]:
+    """The operators of ordinary nodes and, behind them, of the steps of elementwise ones."""
+    formulas = (unquote(p["formula"]) for p in _all_plans(lowered) if p["op"] == "elementwise")
+    steps = [step.partition(":")[0] for text in formulas for step in text.split(",")]
+    return [n.op_type for n in lowered.model.graph if not is_pit_node(n)] + steps
 
 
 def lower_and_compare(proto: onnx.ModelProto, feeds: Iterable[dict[str, np.ndarray]]) -> Lowered:

@@ -1,8 +1,9 @@
 """Runs a lowered model without any kernel: ONNX's reference evaluator, PIT nodes by numpy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import onnx
@@ -13,8 +14,10 @@ from onnx.reference.op_run import OpRun
 
 from pitc.codegen.reference import activate
 from pitc.codegen.reference import attention_grad as gradients
+from pitc.ir.formula import REDUCTIONS, Formula
 from pitc.ir.panels import pack_panels
 from pitc.ir.plan import PLAN_VERSION
+from pitc.passes.rules.record import OPERATORS
 
 Array = np.ndarray
 
@@ -438,11 +441,38 @@ def add_rows(fields: dict[str, str], places: Array, rows: Array) -> tuple[Array]
     return (out,)
 
 
-def outer_products(_: dict[str, str], a: Array, b: Array, mask: Array) -> tuple[Array]:
-    assert a.dtype == b.dtype == np.float32 and mask.shape == (a.shape[1], b.shape[1])
+def outer_products(
+    fields: dict[str, str], a: Array, b: Array, mask: Array | None = None
+) -> tuple[Array]:
+    assert a.dtype == b.dtype == np.float32 and (mask is not None) == (fields["masked"] == "1")
     with np.errstate(invalid="ignore"):
         made = a.T.astype(np.float64) @ b
-    return (np.where(mask != 0, made, 0).astype(np.float32),)
+    assert mask is None or mask.shape == made.shape
+    return (made.astype(np.float32) if mask is None else np.where(mask != 0, made, 0).astype("f"),)
+
+
+def elementwise(fields: dict[str, str], *operands: Array) -> tuple[Array, ...]:
+    """Step by step, by the operators' records, in the operands' types."""
+    formula = Formula.of(fields["kinds"].split(","), unquote(fields["formula"]))
+    known: dict[str, Array] = {f"x{i}": x for i, x in enumerate(operands)}
+    for k, step in enumerate(formula.steps):
+        parts = [known[x] if x in known else np.float32(float.fromhex(x)) for x in step.operands]
+        known[f"s{k}"] = _step(step.op, parts)
+    return tuple(known[f"s{k}"] for k in formula.results)
+
+
+def _step(op: str, parts: Sequence[Any]) -> Array:
+    with np.errstate(all="ignore"):
+        if op in REDUCTIONS:
+            reduce = np.mean if op == "ReduceMean" else np.sum
+            made = reduce(parts[0], axis=-1, keepdims=True, dtype=np.float64)
+            return np.asarray(made, np.float32)
+        if op == "Cast":
+            return parts[0].astype(np.float32)
+        function = OPERATORS["", op].function
+        assert function is not None and function.evaluate is not None
+        made = function.evaluate(*parts)
+    return np.asarray(made, bool if function.boolean else np.float32)
 
 
 OPERATIONS: dict[str, Callable[..., tuple[Array, ...]]] = {
@@ -457,6 +487,7 @@ OPERATIONS: dict[str, Callable[..., tuple[Array, ...]]] = {
     "attention_grad": attention_grad,
     "add_rows": add_rows,
     "outer_products": outer_products,
+    "elementwise": elementwise,
 }
 
 

@@ -104,8 +104,9 @@ def kernel_plan(op: str, kernel: str, **fields: int | float | str) -> Plan:
     """A plan of an operation that runs a kernel of the reference library."""
     words = {"pack_b4": "int32", "unpack_b4": "int32", "pack_b1": "int8", "unpack_b1": "int8"}
     fields = {"dtype": words.get(kernel, "float32"), **fields}
-    role = op if op.startswith(("attention", "outer")) else "move"
+    role = op if op.startswith("attention") else "dense" if op == "outer_products" else "move"
     kernels = f"{role}:{kernel}" + (f",pairs:{kernel}_pairs" if fields.get("pairs") else "")
+    kernels += ",listed:outer_products" if fields.get("masked") else ""
     named = {"kernels": kernels, "library": "kernels.so"}
     return Plan(op, tuple({**fields, **named}.items()))
 

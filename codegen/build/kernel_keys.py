@@ -27,8 +27,8 @@ PACKAGES = ("apache-tvm", "apache-tvm-ffi")
 """What turns TIR into machine code; LLVM is a part of the first one."""
 
 IR_MODULES = (
-    *("__init__", "attention_tile", "cuda_target", "cuda_variants", "digest", "kernel"),
-    *("panels", "plan", "seen", "target", "variants"),
+    *("__init__", "attention_tile", "cuda_target", "cuda_variants", "digest", "formula"),
+    *("kernel", "panels", "plan", "seen", "target", "variants"),
 )
 SOURCES = (
     Path(__file__).parents[1],

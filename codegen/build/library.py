@@ -28,9 +28,11 @@ def kernel_function(request: KernelRequest, target: CpuLevel) -> Any:
         contract_block,
         contract_row,
         contract_tile,
+        elementwise,
         gather_gemm,
         norm,
         outer_products,
+        outer_products_dense,
         pack,
         panels,
         stored_rows,
@@ -50,7 +52,9 @@ def kernel_function(request: KernelRequest, target: CpuLevel) -> Any:
         "attention": attention.prim_func,
         "attention_grad": attention_grad.prim_func,
         "norm": norm.prim_func,
+        "elementwise": elementwise.prim_func,
         "outer_products": outer_products.prim_func,
+        "outer_products_dense": outer_products_dense.prim_func,
     }
     params = dict(request.params) | {"dtype": request.dtype}
     return emitters[request.family](f"{request.symbol}_{target.level}", params, target)

@@ -122,7 +122,7 @@ def _symbol(value: ir.Value) -> str:
 
 def _wrong_outputs(pit: PitNode) -> Iterator[str]:
     node, plan = pit.node, pit.plan
-    if len(node.outputs) != plan.outputs:
+    if len(node.outputs) != plan.output_count:
         yield f"plan {plan.op} has {len(node.outputs)} outputs"
     for output in node.outputs:
         # a graph output, now or before it was given up, says of its shape what the source said

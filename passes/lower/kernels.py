@@ -18,7 +18,15 @@ from pitc.ir.gpu_speed import clock_table
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import ATTENTION_STORED, KernelRequest
 from pitc.ir.plans.base import KernelPlan, Plan
-from pitc.ir.plans.ops import Attention, AttentionGrad, Contract, Norm, OuterProducts, Table, Unpack
+from pitc.ir.plans.ops import (
+    Attention,
+    AttentionGrad,
+    Contract,
+    Move,
+    Table,
+    Unpack,
+)
+from pitc.ir.plans.whole import Elementwise, Norm, OuterProducts
 from pitc.ir.target import Target
 from pitc.ir.variants import SPARSE_FAMILIES
 from pitc.passes.lower.builder import lead_of
@@ -61,7 +69,12 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
                 roles["pairs"] = KernelRequest.of("attention_grad", **widths, pairs=1)
             return roles
         case OuterProducts():
-            return {"outer_products": KernelRequest.of("outer_products")}
+            dense = {"dense": KernelRequest.of("outer_products_dense")}
+            listed = {"listed": KernelRequest.of("outer_products")} if plan.masked else {}
+            return dense | listed
+        case Elementwise():
+            given: Params = {"kinds": ",".join(plan.kinds), "formula": plan.formula}
+            return {"elementwise": KernelRequest.of("elementwise", **given)}
         case Norm():
             flags = {"centred": int(plan.centred), "bias": int(plan.bias)}
             return {"norm": KernelRequest.of("norm", "bfloat16", n=plan.n, **flags)}
@@ -154,7 +167,7 @@ def choose_kernels(packed: Packed) -> None:
         named = tuple((role, request.symbol) for role, request in kernels.items())
         plan = replace(plan, kernels=named, library=target.library)
         set_plan(node, plan, operands_of(node))
-        if isinstance(plan, Contract | Attention | AttentionGrad | OuterProducts | Norm):
+        if not isinstance(plan, Move):
             rows = _row_count(graph, node, plan)
             packed.log.runs[packed.log.sources[node]] = kernels_of(plan, target, rows)
 

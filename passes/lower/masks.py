@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.nodes import plan_of
-from pitc.ir.plans.ops import Contract, OuterProducts
+from pitc.ir.plans.ops import Contract
+from pitc.ir.plans.whole import OuterProducts
 from pitc.passes.lower.packed import Packed, operands_of
 from pitc.passes.lower.rows import only_reader
 from pitc.passes.regions.matrix import tensor_of, type_of
@@ -20,7 +21,9 @@ def fuse_masks(packed: Packed) -> None:
     """Let sampled products take in their masks."""
     for node in packed.nodes():
         plan, out = plan_of(node), node.outputs[0]
-        if not isinstance(plan, OuterProducts) and not (isinstance(plan, Contract) and plan.tiles):
+        if not (isinstance(plan, OuterProducts) and plan.masked) and not (
+            isinstance(plan, Contract) and plan.tiles
+        ):
             continue
         operands, reader = operands_of(node), only_reader(packed.graph, out)
         mask = operands["mask"]

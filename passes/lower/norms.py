@@ -13,7 +13,7 @@ import onnx_ir as ir
 from pitc.ir.graph import Graph
 from pitc.ir.metadata import RULE, SOURCE
 from pitc.ir.nodes import attribute, is_pit_node, node_name
-from pitc.ir.plans.ops import Norm
+from pitc.ir.plans.whole import Norm
 from pitc.passes.lower.builder import declared
 from pitc.passes.lower.packed import Packed, set_plan
 from pitc.passes.lower.rounded import Readers

@@ -11,10 +11,18 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Shape
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, Coords, Poly
+from pitc.ir.index import ONE, Coords, Poly, total_of
 from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import first_input, node_name
-from pitc.ir.plans.ops import AddRows, Attention, AttentionGrad, Contract, Detect, Pack, Unpack
+from pitc.ir.plans.ops import (
+    Attention,
+    AttentionGrad,
+    Contract,
+    Detect,
+    Pack,
+    Unpack,
+)
+from pitc.ir.plans.whole import AddRows, OuterProducts
 from pitc.ir.sizes import sizes_known
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import detected_mask
@@ -291,8 +299,8 @@ class Rewriter:
         if form.scatters:
             self.sampled(node, form)
             return
-        if isinstance(form.plan, AddRows):
-            self._hand_on(node, form, (self.sum_of_rows(node, form, form.plan),))
+        if isinstance(form.plan, AddRows | OuterProducts):
+            self._hand_on(node, form, (self.sum_over_rows(node, form, form.plan),))
             return
         if isinstance(form.plan, AttentionGrad):
             self._hand_on(node, form, (self.attention_gradient(node, form, form.plan),))
@@ -387,13 +395,14 @@ class Rewriter:
         rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
         return out if rest == [plan.heads, plan.dv] else self.build.reshape(out, [0, *rest])
 
-    def sum_of_rows(self, node: ir.Node, form: Form, plan: AddRows) -> ir.Value:
-        """The node of a scatter of rows."""
+    def sum_over_rows(self, node: ir.Node, form: Form, plan: AddRows | OuterProducts) -> ir.Value:
+        """The node of a scatter of rows, or of a sum of their products."""
         packing = form.outputs[0]
         assert packing is not None
-        rows = [plan.n, *(_size(e) for e in packing.layout.rest_shape)]
+        sides = packing.domain.extents, packing.layout.rest_shape
+        shape = [_size(total_of(side)) for side in sides]
         inputs = [x for x in map(self.operand, form.operands) if x is not None]
-        outputs = [(f"{packing.name}.rows", ir.DataType.FLOAT, rows)]
+        outputs = [(f"{packing.name}.rows", ir.DataType.FLOAT, shape)]
         (out,) = self.build.kernel(plan, inputs, outputs, node_name(node))
         made = out.producer()
         assert made is not None

@@ -17,6 +17,7 @@ from pitc.passes.expand import restore_fused
 from pitc.passes.lower.attention import fuse_head_splits
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.channels.convolve import skip_channels
+from pitc.passes.lower.elementwise import fuse_elementwise
 from pitc.passes.lower.epilogue import fuse_epilogues
 from pitc.passes.lower.gather_quantised import gather_bytes
 from pitc.passes.lower.given_up import zero_given_up
@@ -138,6 +139,7 @@ STEPS = (
     Step("rounded attention", lambda low: round_attention(low.packed)),
     Step("norms", lambda low: make_norms(low.packed)),
     Step("rounded values", lambda low: store_rounded(low.packed)),
+    Step("elementwise", lambda low: fuse_elementwise(low.packed)),
     Step("kernels", lambda low: choose_kernels(low.packed)),
     Step("regions on GPUs", lambda low: merge_regions(low.packed)),
 )

@@ -16,7 +16,8 @@ from pitc.ir.constant import is_zero
 from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Coords, Poly, bare_dim
-from pitc.ir.plans.ops import AddRows, Attention, AttentionGrad, Contract, OuterProducts
+from pitc.ir.plans.ops import Attention, AttentionGrad, Contract
+from pitc.ir.plans.whole import AddRows, OuterProducts
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import EVERYWHERE, Region
 from pitc.passes.exprs.coordinates import Paths, follow
@@ -213,7 +214,8 @@ class Form:
     @property
     def scatters(self) -> bool:
         """True where the new node gives a whole value, 0 at dead points: no SWrite is behind it."""
-        return isinstance(self.plan, Contract | OuterProducts)
+        masked = isinstance(self.plan, OuterProducts) and self.plan.masked
+        return masked or isinstance(self.plan, Contract)
 
     @property
     def packings(self) -> list["Packing"]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from pitc.ir.index import ONE, Digit, dim_index
 from pitc.ir.nodes import attribute
-from pitc.ir.plans.ops import OuterProducts
+from pitc.ir.plans.whole import OuterProducts
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
 from pitc.passes.regions.contraction import factor_reads
@@ -39,7 +39,7 @@ def outer_products(site: PackCandidate) -> Form | Refusal:
     operands, facts = _live_rows(site) or (_as_they_lie(site), ())
     if operands is None:
         return site.refuse(Code.LAYOUT, "the left operand is not stored transposed", site.input(0))
-    plan = OuterProducts()
+    plan = OuterProducts(masked=True)
     return Form((site.out,), (*operands, live), "EPContext", plan=plan, rests_on=facts)
 
 

@@ -21,7 +21,8 @@ from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.nodes import first_output
-from pitc.ir.plans.ops import Attention, OuterProducts
+from pitc.ir.plans.ops import Attention
+from pitc.ir.plans.whole import OuterProducts
 from pitc.ir.work import EXAMPLE_SIZE, contracts
 from pitc.passes.regions.demand import Demand, packed_by
 from pitc.passes.regions.domain import Domain

@@ -9,7 +9,7 @@ finite, or dead itself. The result is whole: its rows stay in their own order.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import cast
 
@@ -17,11 +17,11 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.build import takes_list
-from pitc.ir.expr import Combine, Reducer, TensorExpr, is_contraction
+from pitc.ir.expr import Combine, Reducer, Shape, TensorExpr, is_contraction
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, Coords, Digit, bare_dim, dim_index, poly
-from pitc.ir.nodes import first_input, first_output
-from pitc.ir.plans.ops import AddRows
+from pitc.ir.index import ONE, Coords, Digit, bare_dim, dim_index, poly, total_of
+from pitc.ir.nodes import attribute, first_input, first_output
+from pitc.ir.plans.whole import AddRows, OuterProducts
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import EVERYWHERE, Region
 from pitc.passes.facts.finite import finite_if
@@ -169,14 +169,22 @@ def reduction_packed_form(site: PackCandidate) -> Form | Refusal:
     if layout is None or len(site.node.inputs) > 2:
         return site.refuse(Code.LAYOUT, "a bias is added to the sum")
     whole = all_live(tuple(c.extent for c in coords))
-    return Form(
-        (Packing(site.out.name, whole, coords, layout, EVERYWHERE),),
-        operands,
-        "Gemm",
-        {"transA": 1, "transB": 0},
-        rests_on=terms.rests_on,
-        terms=site.context.domain,
-        materialises_operands=True,
+    out = Packing(site.out.name, whole, coords, layout, EVERYWHERE)
+    form = Form((out,), operands, "Gemm", rests_on=terms.rests_on, terms=site.context.domain)
+    if _has_kernel(site, whole.extents, layout.rest_shape):
+        return replace(form, op_type="EPContext", plan=OuterProducts(masked=False))
+    turned = {"transA": 1, "transB": 0}
+    return replace(form, attributes=turned, materialises_operands=True)
+
+
+def _has_kernel(site: PackCandidate, *sides: Shape) -> bool:
+    """True for a sum that a node of ours computes: that of a matrix which is not small."""
+    target, sizes = site.context.graph.target, [total_of(side).as_int() for side in sides]
+    least = min((n for n in sizes if n is not None), default=target.least_extent)
+    return (
+        target.skips_right
+        and attribute(site.node, "alpha", 1.0) == 1
+        and least >= target.least_extent
     )
 
 

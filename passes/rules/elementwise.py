@@ -575,10 +575,20 @@ def elementwise(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(shape, reads, combine=Combine.MAP)]
 
 
+_FORMULAS = {
+    *("Add", "Sub", "Mul", "Div", "Neg", "Reciprocal", "Sqrt", "Exp", "Erf", "Tanh", "Sigmoid"),
+    *("Relu", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or"),
+    *("Where", "Cast", "Pow"),
+}
+"""What kernels compute as a step of a formula (`pitc.ir.formula`)."""
+
+
 def _add(domain: str, rows: dict[str, Operator]) -> None:
     fitting = (Assumes.FITTING_SIZES,)
     for op, row in rows.items():
-        OPERATORS[domain, op] = replace(row, rule=elementwise, assumes=fitting, items=Items.ANY)
+        kernels = ("elementwise",) if not domain and op in _FORMULAS else ()
+        made = replace(row, rule=elementwise, assumes=fitting, items=Items.ANY, kernels=kernels)
+        OPERATORS[domain, op] = made
 
 
 _add("", _ONE_NUMBER | _SEVERAL_NUMBERS | _CONDITIONS | _LIBRARY)

@@ -56,11 +56,10 @@ PLAIN = frozenset({"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceP
 @rule(
     "ReduceSum",
     "ReduceMean",
-    "ReduceMax",
-    "ReduceMin",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
-    has=REDUCTION,
+    has=replace(REDUCTION, kernels=("elementwise",)),
 )
+@rule("ReduceMax", "ReduceMin", assumes=(Assumes.KNOWN_ARGUMENTS,), has=REDUCTION)
 @rule(
     "ReduceL1",
     assumes=(Assumes.KNOWN_ARGUMENTS,),

@@ -10,7 +10,9 @@ from pitc.ir.attention_tile import AttentionTile
 from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
 from pitc.ir.cuda_variants import dense_tiles, offers_of, tile_time
 from pitc.ir.gpu_speed import clocks_of
-from pitc.ir.plans.ops import Attention, AttentionGrad, Contract, Norm, OuterProducts
+from pitc.ir.plans.base import KernelPlan
+from pitc.ir.plans.ops import Attention, AttentionGrad, Contract
+from pitc.ir.plans.whole import OuterProducts
 from pitc.ir.report import KernelRecord
 from pitc.ir.target import V4_BF16, Target, cpu_level_of, levels_of
 from pitc.ir.variants import ITEM_BYTES, VARIANTS
@@ -29,19 +31,15 @@ class Kernels:
     record: KernelRecord
 
 
-def kernels_of(
-    plan: Contract | Attention | AttentionGrad | OuterProducts | Norm,
-    target: Target,
-    rows: int | None = None,
-) -> Kernels:
-    """What runs a node with a product, attention or a norm.
+def kernels_of(plan: KernelPlan, target: Target, rows: int | None = None) -> Kernels:
+    """What runs a node that computes.
 
     Args:
         plan: Of the node.
         target: What it is compiled for.
         rows: Of the product, where they are known.
     """
-    if isinstance(plan, Norm):
+    if not isinstance(plan, Contract | Attention | AttentionGrad | OuterProducts):
         return Kernels("cpu", KernelRecord(plan.op, ()))
     of_rows = tuple(
         f"{v.name} {v.micro_tile().k}x1"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pitc.ir.formula import Formula
 from pitc.ir.variants import ITEM_BYTES
 
 CHUNK_BYTES = 16
@@ -37,8 +38,8 @@ class KernelRequest:
     Args:
         family: `pack`, `unpack`, `gather_gemm`, `contract_row`, `contract_tile`, `contract_block`,
             `panels`, `stored_rows`, `swrite_columns`, `attention`, `attention_grad`,
-            `outer_products` or `norm`; of GPUs also `detect`, `choose`, `lists`,
-            `contract_square` and `live_points`.
+            `outer_products`, `outer_products_dense`, `norm` or `elementwise`; of GPUs also
+            `detect`, `choose`, `lists`, `contract_square` and `live_points`.
         params: Static parameters, sorted by name: none (pack, unpack, outer_products,
             live_points); `k`, `n`, `activation`, `residual` (gather_gemm, contract_*), perhaps
             `input_relu`, and of gather_gemm `bits`, `left_words`, `rounds_result`, `stored` and
@@ -46,7 +47,8 @@ class KernelRequest:
             `stored`, `factor` (stored_rows); `n`, `activation`, `residual` (swrite_columns); `d`,
             `dv`, `bias`, perhaps `pairs`, `sink`, `score_cap`, `score_steps` and `weight_steps`, of
             GPUs `sees` (attention, `pitc.ir.seen`); `d`, `dv`, `bias`, perhaps `pairs`, `floor`
-            (attention_grad); `n`, `centred`, `bias` (norm). A GPU's kernels have no `k` and `n`,
+            (attention_grad); `n`, `centred`, `bias` (norm); `kinds`, `formula`
+            (elementwise, `pitc.ir.formula`). A GPU's kernels have no `k` and `n`,
             but `loose`: rows may start anywhere. `detect` has `bits` where a contraction has told
             what is not 0.
         dtype: Type of the elements, or of the words that are moved (`int32`, `int8`); of a mask
@@ -97,8 +99,10 @@ class KernelRequest:
                 if p.get("stored"):
                     suffix += f"_{p['stored']}" + ("_factor" if p["factor"] else "")
                 return f"{self.family}_k{p['k']}_n{p['n']}_{p['activation']}{suffix}"
-            case "outer_products":
+            case "outer_products" | "outer_products_dense":
                 return self.family
+            case "elementwise":
+                return Formula.of(str(p["kinds"]).split(","), str(p["formula"])).symbol
             case "panels":
                 return f"panels_k{p['k']}"
             case "stored_rows":

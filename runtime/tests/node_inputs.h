@@ -310,11 +310,26 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     inputs.push_back(RandomFloats(random, {t, 1 + random.Below(200)}));
     return inputs;
   }
-  if (std::holds_alternative<OuterProductsPlan>(plan.body)) {
+  if (auto* elementwise = std::get_if<ElementwisePlan>(&plan.body)) {
+    const auto rows = static_cast<int64_t>(domain.live.size()), n = random.Below(90);
+    std::vector<OrtValue> inputs;
+    for (size_t kind : elementwise->kinds) {
+      std::vector<int64_t> dims{rows, n};
+      if (kind == ElementwisePlan::kRow) dims = {n};
+      if (kind == ElementwisePlan::kColumn) dims = {rows, 1};
+      if (kind == ElementwisePlan::kNumber) dims = {};
+      std::vector<uint8_t> flags(static_cast<size_t>(rows * n));
+      for (uint8_t& flag : flags) flag = random.Below(2) > 0;
+      inputs.push_back(kind == ElementwisePlan::kFlags ? OrtValue::Of(kBoolType, dims, flags)
+                                                       : RandomFloats(random, dims));
+    }
+    return inputs;
+  }
+  if (auto* outer = std::get_if<OuterProductsPlan>(&plan.body)) {
     const int64_t k = random.Below(3) ? domain.Count() : random.Below(900);
     const int64_t m = random.Below(150), n = random.Below(200);
     std::vector<OrtValue> inputs{RandomFloats(random, {k, m}), RandomFloats(random, {k, n})};
-    inputs.push_back(RandomMask(random, m, n));
+    if (outer->masked) inputs.push_back(RandomMask(random, m, n));
     return inputs;
   }
   if (auto* grad = std::get_if<AttentionGradPlan>(&plan.body)) {
@@ -372,6 +387,8 @@ inline int InputCount(const Plan& plan) {
   if (auto* add = std::get_if<AddRowsPlan>(&plan.body)) return add->Places().count;
   if (auto* grad = std::get_if<AttentionGradPlan>(&plan.body)) return grad->Places().count;
   if (auto* outer = std::get_if<OuterProductsPlan>(&plan.body)) return outer->Places().count;
+  if (auto* elementwise = std::get_if<ElementwisePlan>(&plan.body))
+    return static_cast<int>(elementwise->kinds.size());
   if (auto* pairs = std::get_if<PairsPlan>(&plan.body)) return pairs->Places().count;
   if (auto* norm = std::get_if<NormPlan>(&plan.body)) return norm->Places().count;
   if (auto* detect = std::get_if<DetectPlan>(&plan.body)) return detect->padding ? 2 : 1;
@@ -381,6 +398,8 @@ inline int InputCount(const Plan& plan) {
 inline int OutputCount(const Plan& plan) {
   if (plan.op == "pairs") return PairsPlan::kOutputs;
   if (plan.op == "norm") return NormPlan::kOutputs;
+  if (auto* elementwise = std::get_if<ElementwisePlan>(&plan.body))
+    return static_cast<int>(elementwise->columns.size());
   if (plan.op == "attention_grad") return AttentionGradPlan::kOutputs;
   return plan.op == "detect" ? 3 : 1;
 }

@@ -1,4 +1,4 @@
-// The outer_products kernel of docs/plans.md, in float64 and as strict about arguments.
+// The outer_products kernels of docs/plans.md, in float64 and as strict about arguments.
 #include "kernel_args.h"
 
 using pitc::test::Any;
@@ -50,6 +50,34 @@ int OuterProducts(const Any* raw, int32_t count, int) {
   return args.Good() ? 0 : -1;
 }
 
+int Dense(const Any* raw, int32_t count, int) {
+  constexpr int64_t kGroup = 6, kSide = 8;
+  Args args(raw, count);
+  const Tensor *a = args.Floats(3), *b = args.Floats(2), *c = args.Floats(2);
+  const int64_t n0 = args.Int(), n1 = args.Int(), adds = args.Int();
+  if (!args.Good()) return -1;
+  const int64_t k = b->shape[0], n = b->shape[1], rows = c->shape[0];
+  const int64_t groups = (rows + kGroup - 1) / kGroup, depth = (k + kSide - 1) / kSide * kSide;
+  args.Demand(a->shape[0] == groups && a->shape[1] == depth && a->shape[2] == kGroup,
+              "groups of A");
+  args.Demand(k > 0 && c->shape[1] == n && rows > 0, "shapes");
+  args.Demand(0 <= n0 && n0 % 64 == 0 && n0 < n1 && n1 <= n, "columns");
+  args.Demand(adds == 0 || adds == 1, "adds");
+  if (!args.Good()) return -1;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* const group = Data<float>(a) + r / kGroup * depth * kGroup + r % kGroup;
+    for (int64_t column = n0; column < n1; ++column) {
+      double sum = 0;
+      for (int64_t i = 0; i < k; ++i)
+        sum += static_cast<double>(group[i * kGroup]) * Data<float>(b)[i * n + column];
+      float& to = Data<float>(c)[r * n + column];
+      to = static_cast<float>((adds ? to : 0) + sum);
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 KERNEL(outer_products, OuterProducts, 0)
+KERNEL(outer_products_dense, Dense, 0)

@@ -83,7 +83,7 @@ def test_the_same_nodes_run_packed(model: onnx.ModelProto, is_half: bool) -> Non
 def test_cpus_have_kernels_of_float32_alone(model: onnx.ModelProto) -> None:
     found = lowered(half(model), CPU)
     ops = {f["kind"] for f in plans(found.model)}
-    assert ops == {"attention", "detect", "dense", "pack", "unpack"}
+    assert ops == {"attention", "detect", "dense", "elementwise", "pack", "unpack"}
     dtypes = {k.dtype for k in found.kernels if k.family in ("attention", "gather_gemm")}
     assert dtypes == {"float32"}
 

@@ -14,7 +14,7 @@ from models.graph import GraphBuilder
 from models.masked import MlpConfig, masked_mlp
 from models.sparsity import block_mask
 from pitc.ir.nodes import is_pit_node, plan_of
-from pitc.ir.plans.ops import OuterProducts
+from pitc.ir.plans.whole import OuterProducts
 from pitc.ir.refusal import Code
 from pitc.ir.target import CUDA
 from pitc.passes.pipeline import Lowered
@@ -83,7 +83,8 @@ def plans(made: Lowered) -> list[OuterProducts]:
 def test_one_node_computes_live_elements(body: Body, density: float) -> None:
     source, made = lowered(body)
     (plan,) = plans(made)
-    assert plan.kernels == (("outer_products", "outer_products"),)
+    kernels = ("dense", "outer_products_dense"), ("listed", "outer_products")
+    assert plan.masked and plan.kernels == kernels
     node = next(r for r in made.report.nodes if r.flops and r.kernel)
     assert (node.lowering, node.rule) == ("outer_products", "sampled sum of outer products")
     assert node.kernel and node.kernel.micro_tiles[0] == "row 1x1"
@@ -212,8 +213,9 @@ def test_padding_and_masks_of_weights_meet(block: tuple[int, int]) -> None:
     loss = pitc.Loss("cross_entropy", "logits")
     made = pitc.gradient(model, loss, masks=["encoder.*.dense.weight*"])
     compiled = pitc.compile(made, padding="attention_mask", suggest=False)
-    packed = [r for r in compiled.report.nodes if r.lowering == "outer_products"]
-    assert len(packed) == 3
+    rules = [r.rule for r in compiled.report.nodes if r.lowering == "outer_products"]
+    assert rules.count("sampled sum of outer products") == 3
+    assert {*rules} == {"sampled sum of outer products", "sum of live terms"}
     rng, shape = np.random.default_rng(1), (3, 20)
     live = np.arange(20) < np.array([[20], [3], [11]])
     masks = {

@@ -39,18 +39,19 @@ SIZES = [(1, 1, 1), (5, 64, 64), (65, 65, 65), (517, 150, 90), (400, 70, 2200), 
 TILES = [(1, 1), (16, 1), (32, 1), (64, 64), (32, 64)]
 
 
-def model(mask: int = BOOL) -> onnx.ModelProto:
-    plan = kernel_plan("outer_products", "outer_products")
+def model(mask: int | None = BOOL) -> onnx.ModelProto:
+    """Under a mask of that type, or without one."""
+    plan = kernel_plan("outer_products", "outer_products_dense", masked=int(mask is not None))
     inputs: list[Value] = [("a", FLOAT, [None] * 2), ("b", FLOAT, [None] * 2)]
-    inputs.append(("mask", mask, [None] * 2))
-    node = pit_node("outer", plan, ["a", "b", "mask"], ["c"])
+    inputs += [] if mask is None else [("mask", mask, [None] * 2)]
+    node = pit_node("outer", plan, [name for name, *_ in inputs], ["c"])
     return make_model([node], inputs, [("c", FLOAT, [None] * 2)])
 
 
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("outer_products")
-    requests = [KernelRequest.of("outer_products")]
+    requests = [KernelRequest.of(f"outer_products{x}") for x in ("", "_dense")]
     build_kernels(requests, LEVELS, folder / "kernels.so", cache=kernel_cache())
     yield folder
 
@@ -64,6 +65,12 @@ def feeds(k: int, live: Array, seed: int = 1) -> dict[str, Array]:
 
 def wanted(given: dict[str, Array]) -> Array:
     return np.where(given["mask"] != 0, given["a"].T.astype(np.float64) @ given["b"], 0)
+
+
+def answers_of_all(folder: Path, given: dict[str, Array], threads: int = 1) -> Array:
+    """Without a mask."""
+    path = save(folder, model(None))
+    return session(path, quiet_options(threads)).run(None, {x: given[x] for x in "ab"})[0]
 
 
 def answers(folder: Path, given: dict[str, Array], **options: str) -> Array:
@@ -88,11 +95,23 @@ def test_every_variant_gives_the_same_bits(folder: Path, sizes: tuple[int, int, 
                 assert np.array_equal(bits(run.run(None, given)[0]), bits(got)), (tile, density)
 
 
-@pytest.mark.parametrize("sizes", [(0, 5, 7), (3, 0, 7), (3, 5, 0), (0, 0, 0)])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_without_a_mask_all_are_computed(folder: Path, sizes: tuple[int, int, int]) -> None:
+    """By the same sums as under a mask of ones, on any number of threads."""
+    k, m, n = sizes
+    given = feeds(k, np.ones((m, n), bool))
+    got = answers_of_all(folder, given)
+    np.testing.assert_allclose(got, wanted(given), rtol=1e-4, atol=1e-4)
+    for same in (answers(folder, given, variant="row"), answers_of_all(folder, given, 5)):
+        assert np.array_equal(bits(same), bits(got))
+
+
+@pytest.mark.parametrize("sizes", [(0, 5, 7), (3, 0, 7), (3, 5, 0), (0, 0, 0), (0, 700, 300)])
 def test_sizes_of_0(folder: Path, sizes: tuple[int, int, int]) -> None:
     k, m, n = sizes
-    got = answers(folder, feeds(k, np.ones((m, n), bool)))
-    assert got.shape == (m, n) and np.array_equal(bits(got), np.zeros((m, n), np.uint32))
+    given = feeds(k, np.ones((m, n), bool))
+    for got in (answers(folder, given), answers_of_all(folder, given)):
+        assert got.shape == (m, n) and np.array_equal(bits(got), np.zeros((m, n), np.uint32))
 
 
 @pytest.mark.parametrize("dtype", TYPES)

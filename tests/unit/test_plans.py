@@ -26,14 +26,11 @@ from pitc.ir.plans.kinds import (
 )
 from pitc.ir.plans.ops import (
     OPS,
-    AddRows,
     Attention,
     AttentionGrad,
     ChooseChannels,
     Contract,
     Detect,
-    Norm,
-    OuterProducts,
     Pack,
     Pairs,
     Region,
@@ -41,6 +38,7 @@ from pitc.ir.plans.ops import (
     Unpack,
     parse,
 )
+from pitc.ir.plans.whole import AddRows, Elementwise, Norm, OuterProducts
 from tools.plans import PAGE, page, table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +91,14 @@ PLANS: dict[str, Plan] = {
         **HEADS, **FLAGS, **NAMED, rounded="bfloat16", stored=("k", "result")
     ),
     "attention_grad": AttentionGrad(**HEADS, **NAMED, bias=False, pairs=True, floor=-1e9),
-    "outer_products": OuterProducts(**NAMED),
+    "outer_products": OuterProducts(masked=True, **NAMED),
+    "elementwise": Elementwise(
+        kinds=("whole", "row"),
+        columns=(0, 1),
+        formula="Mul:x0:x1,ReduceMean:s0,Sub:s0:s1;s2;s1",
+        by_rows=True,
+        **NAMED,
+    ),
     "norm": Norm(n=64, epsilon=1e-5, centred=True, bias=False, **NAMED),
     "add_rows": AddRows(n=100),
     "choose_channels": ChooseChannels(

@@ -55,7 +55,7 @@ class Plan:
         only: What fields must be on a machine.
         together: Fields that stand together or not at all.
         all_operands: In order.
-        outputs: How many.
+        outputs: How many, where that depends on no field.
     """
 
     op: ClassVar[str]
@@ -70,6 +70,11 @@ class Plan:
         """The operands that this plan asks for, in order, by name."""
         wanted = self.all_operands
         return {x.name: x for x in wanted if not x.when or any(getattr(self, f) for f in x.when)}
+
+    @property
+    def output_count(self) -> int:
+        """How many outputs a node with this plan has."""
+        return self.outputs
 
     def lines(self) -> dict[str, str]:
         """The text of each field, by key.

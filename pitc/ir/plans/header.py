@@ -108,6 +108,8 @@ def _member(plan: type[Plan], name: str, kind: Kind, optional: bool) -> Member:
             found = "std::vector<std::string>", f"in.Names({key})"
         case Listed(Whole(least, most)):
             found = "std::vector<int64_t>", f"in.Ints({key}, {least}, {most})"
+        case Listed(Word() as words):
+            found = "std::vector<size_t>", f"in.EachWord({key}, {{{_quoted(words.choices)}}})"
         case Listed(Place(most)):
             found = "std::vector<int64_t>", f"in.Places({key}, {most})"
         case _:
@@ -136,6 +138,7 @@ def _members(plan: type[Plan]) -> Iterator[Member]:
 
 def _enums(plan: type[Plan]) -> Iterator[str]:
     for name, kind in kinds_of(plan).items():
+        kind = kind.kind if type(kind) is Listed else kind
         if isinstance(kind, Word) and not isinstance(kind, ElementType):
             words = ", ".join(f"k{_pascal(word)}" for word in kind.choices)
             yield f"enum {_pascal(name)} {{ {words} }};"
@@ -178,14 +181,15 @@ def _struct(plan: type[Plan]) -> Iterator[str]:
     yield from (f"    {m.assigned}" for m in members)
     yield "    return p;"
     yield "  }"
-    places = ", ".join(f"{operand.name} = -1" for operand in plan.all_operands)
-    yield "  // Places among the inputs of a node; -1 of what is not there."
-    yield f"  struct Inputs {{ int {places}, count = 0; }};"
-    yield "  Inputs Places() const {"
-    yield "    Inputs in;"
-    yield from (f"    {line}" for line in _places(plan))
-    yield "    return in;"
-    yield "  }"
+    if plan.all_operands:
+        places = ", ".join(f"{operand.name} = -1" for operand in plan.all_operands)
+        yield "  // Places among the inputs of a node; -1 of what is not there."
+        yield f"  struct Inputs {{ int {places}, count = 0; }};"
+        yield "  Inputs Places() const {"
+        yield "    Inputs in;"
+        yield from (f"    {line}" for line in _places(plan))
+        yield "    return in;"
+        yield "  }"
     yield f"  static constexpr int kOutputs = {plan.outputs};"
     yield "};"
 

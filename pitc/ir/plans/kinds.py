@@ -73,6 +73,9 @@ class Whole(Kind):
         return int(text) if fits else None
 
 
+EXTENT = Whole(1, 1 << 24)
+
+
 @dataclass(frozen=True, slots=True)
 class Flag(Kind):
     """True or False, as 1 or 0."""

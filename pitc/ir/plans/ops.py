@@ -31,6 +31,7 @@ from pitc.ir.plans.base import (
     WrongPlanError,
 )
 from pitc.ir.plans.kinds import (
+    EXTENT,
     FileName,
     Flag,
     Identity,
@@ -47,9 +48,9 @@ from pitc.ir.plans.kinds import (
     Words,
 )
 from pitc.ir.plans.program import MOST_BLOCK, ORDERS, PROGRAMS, TESTS, Tests
+from pitc.ir.plans.whole import AddRows, Elementwise, Norm, OuterProducts
 from pitc.ir.seen import NO_PAIRS
 
-EXTENT = Whole(1, 1 << 24)
 BLOCK = Whole(1, MOST_BLOCK)
 COUNT = Whole(0, 1 << 62)
 HEADS, HEAD, GROUP = Whole(1, 1 << 16), Whole(0, 1 << 16), Whole(2, 1 << 16)
@@ -400,65 +401,6 @@ class AttentionGrad(KernelPlan):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OuterProducts(KernelPlan):
-    """C = A^T @ B where a mask is not 0, and 0 elsewhere: kernel `outer_products`.
-
-    The sum of outer products of rows of A `[K, M]` and of B `[K, N]`, sizes that are known when the
-    node runs.
-    """
-
-    op = "outer_products"
-    machines = ("cpu",)
-    all_operands = (Operand("a"), Operand("b"), Operand("mask", ANY))
-
-    dtype: Annotated[str, Word(("float32",))] = "float32"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Norm(KernelPlan):
-    """Norms of rows, y = x / sqrt(mean of x^2 + epsilon) * gamma + beta: kernel `norm`.
-
-    It gives y as float32, and rounded to bfloat16; what is read by no node is not written.
-
-    Args:
-        n: Columns of a row.
-        epsilon: Above the mean, float32.
-        centred: The mean of a row is subtracted from it before.
-        bias: There is a beta.
-    """
-
-    op = "norm"
-    machines = ("cpu",)
-    all_operands = (
-        Operand("x"),
-        Operand("gamma", FLOAT32),
-        Operand("beta", FLOAT32, ("bias",)),
-    )
-    outputs = 2
-
-    n: Annotated[int, EXTENT]
-    epsilon: Annotated[float, Real()]
-    centred: Annotated[bool, Flag()]
-    bias: Annotated[bool, Flag()]
-    dtype: Annotated[str, Word(("float32",))] = "float32"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddRows(Plan):
-    """Updates added to the rows of zeros `[n, columns]` that indices name, in their order.
-
-    Args:
-        n: Rows of the result.
-    """
-
-    op = "add_rows"
-    machines = ("cpu",)
-    all_operands = (Operand("indices", INT64), Operand("updates", FLOAT32))
-
-    n: Annotated[int, EXTENT]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChooseChannels(Plan):
     """Whether few channels of some convolutions live."""
 
@@ -549,7 +491,7 @@ OPS: Mapping[str, type[Plan]] = {
     kind.op: kind
     for kind in (
         *(Detect, Pack, Unpack, Contract, Pairs, Attention, AttentionGrad, Norm),
-        *(OuterProducts, AddRows, ChooseChannels, Region),
+        *(OuterProducts, Elementwise, AddRows, ChooseChannels, Region),
     )
 }
 """Every operation, by name."""

@@ -39,9 +39,11 @@ std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kerne
 std::unique_ptr<Operation> MakeAttentionGrad(const AttentionGradPlan& plan, Kernel kernel,
                                              Kernel listed);
 std::unique_ptr<Operation> MakeNorm(const NormPlan& plan, Kernel kernel);
-// `variant`: blocks are of its rows; of the dense one all columns are listed.
+// `listed`: under a mask; `variant`: lists are of blocks of its rows.
 std::unique_ptr<Operation> MakeOuterProducts(const OuterProductsPlan& plan, const Primitives& simd,
-                                             Kernel kernel, std::optional<Variant> variant);
+                                             Kernel dense, Kernel listed,
+                                             std::optional<Variant> variant);
+std::unique_ptr<Operation> MakeElementwise(const ElementwisePlan& plan, Kernel kernel);
 std::unique_ptr<Operation> MakeAddRows(const AddRowsPlan& plan);
 // `dense`: never choose few channels.
 std::unique_ptr<Operation> MakeChooseChannels(const ChannelsPlan& plan,

@@ -161,9 +161,21 @@ double Fields::Hex(std::string_view key) {
 }
 
 size_t Fields::Word(std::string_view key, const std::vector<std::string_view>& choices) {
-  std::string_view text = Raw(key);
-  const auto at = std::find(choices.begin(), choices.end(), text);
-  if (at != choices.end()) return static_cast<size_t>(at - choices.begin());
+  const std::vector<size_t> found = EachWord(key, choices);
+  if (found.size() == 1) return found.front();
+  Fail("plan: expected ", Full(key), " as one word, got ", found.size());
+}
+
+std::vector<size_t> Fields::EachWord(std::string_view key,
+                                     const std::vector<std::string_view>& choices) {
+  const std::string_view text = Raw(key);
+  std::vector<size_t> found;
+  const bool good = ReadList(text, [&](std::string_view part) {
+    const auto at = std::find(choices.begin(), choices.end(), part);
+    found.push_back(static_cast<size_t>(at - choices.begin()));
+    return at != choices.end();
+  });
+  if (good) return found;
   std::string all;
   for (std::string_view choice : choices) all += (all.empty() ? "" : ", ") + std::string(choice);
   Fail("plan: expected ", Full(key), " as one of ", all, ", got ", Quoted(text));

@@ -70,6 +70,7 @@ class Fields {
   double Hex(std::string_view key);
   // Which of some words.
   size_t Word(std::string_view key, const std::vector<std::string_view>& choices);
+  std::vector<size_t> EachWord(std::string_view key, const std::vector<std::string_view>& choices);
   // Sets the flags of the words that are there, each at most once and in their order.
   void Words(std::string_view key,
              std::initializer_list<std::pair<std::string_view, bool*>> choices);

@@ -247,6 +247,8 @@ Plan ParsePlan(std::string_view text, Machine machine) {
       plan.body = AttentionGradPlan::Read(in);
     } else if (plan.op == "outer_products") {
       plan.body = OuterProductsPlan::Read(in);
+    } else if (plan.op == "elementwise") {
+      plan.body = ElementwisePlan::Read(in);
     } else if (plan.op == "norm") {
       plan.body = NormPlan::Read(in);
     } else if (plan.op == "region") {

@@ -72,7 +72,7 @@ struct Plan {
   std::string library;   // bare file name in the model's folder; empty where there is none
   std::string identity;  // of that library
   std::variant<DetectPlan, MovePlan, ContractPlan, PairsPlan, AttentionPlan, AttentionGradPlan,
-               OuterProductsPlan, NormPlan, AddRowsPlan, ChannelsPlan, RegionPlan>
+               OuterProductsPlan, ElementwisePlan, NormPlan, AddRowsPlan, ChannelsPlan, RegionPlan>
       body;
 };
 

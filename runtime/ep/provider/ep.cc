@@ -212,8 +212,11 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
   if (auto* grad = std::get_if<AttentionGradPlan>(&plan.body))
     return MakeAttentionGrad(*grad, load("attention_grad"), grad->pairs ? load("pairs") : Kernel{});
   if (auto* outer = std::get_if<OuterProductsPlan>(&plan.body))
-    return MakeOuterProducts(*outer, simd_, load("outer_products"), variant_);
+    return MakeOuterProducts(*outer, simd_, load("dense"),
+                             outer->masked ? load("listed") : Kernel{}, variant_);
   if (auto* norm = std::get_if<NormPlan>(&plan.body)) return MakeNorm(*norm, load("norm"));
+  if (auto* elementwise = std::get_if<ElementwisePlan>(&plan.body))
+    return MakeElementwise(*elementwise, load("elementwise"));
   if (auto* move = std::get_if<MovePlan>(&plan.body))
     return move->unpack ? MakeUnpack(*move, load("move")) : MakePack(*move, load("move"));
 

@@ -1,0 +1,210 @@
+"""elementwise: what elementwise operators compute together, in one pass (`pitc.ir.formula`).
+
+PIT axes: the row, and the column where nothing is reduced. A row is read once for the result, and
+once before for each level of reductions: a sum of what is computed of another sum is of the next
+one. What depends on the row alone is computed once for it.
+
+    y = (t - mean(t) - z * mean(t * z)) * s        t = x * w, one level
+
+    for each row:   sums of t and of t * z         in one chain of vectors each
+                    y, with both means in every lane
+
+Operators are computed one by one, each rounded, as if they were nodes.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pitc.codegen import tir
+from pitc.codegen.vector_math import erf, exp, relu, sigmoid, tanh
+from pitc.ir.formula import COLUMN, FLAGS, NUMBER, REDUCTIONS, ROW, Formula, Step
+from pitc.ir.target import CpuLevel
+
+_HALF = 0.5  # between the truth values 0 and 1
+
+
+def _truth(condition: tir.Expr) -> tir.Expr:
+    return tir.select(condition, tir.splat(1), tir.splat(0))
+
+
+def _either(a: tir.Expr, b: tir.Expr) -> tir.Expr:
+    return _truth(a + b > tir.splat(_HALF))
+
+
+FUNCTIONS: Mapping[str, Callable[..., tir.Expr]] = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mul": lambda a, b: tir.rounded(a * b),
+    "Div": lambda a, b: a / b,
+    "Neg": lambda x: x * tir.splat(-1),
+    "Reciprocal": lambda x: tir.splat(1) / x,
+    "Sqrt": tir.root,
+    "Exp": exp,
+    "Erf": erf,
+    "Tanh": tanh,
+    "Sigmoid": sigmoid,
+    "Relu": relu,
+    "Less": lambda a, b: _truth(a < b),
+    "LessOrEqual": lambda a, b: _truth(a <= b),
+    "Greater": lambda a, b: _truth(a > b),
+    "GreaterOrEqual": lambda a, b: _truth(a >= b),
+    "Equal": lambda a, b: _truth(a == b),
+    "Not": lambda x: tir.splat(1) - x,
+    "And": lambda a, b: a * b,
+    "Or": _either,
+    "Where": lambda c, a, b: tir.select(c > tir.splat(_HALF), a, b),
+    "Cast": lambda x: x,
+}
+"""By operator, on vectors."""
+
+
+def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
+    """The TIR function of one kernel (arguments: `docs/plans.md`).
+
+    Args:
+        symbol: Name of the kernel.
+        params: `kinds`, with commas between them, and `formula`.
+        target: CPU level.
+    """
+    del target
+    formula = Formula.of(params["kinds"].split(","), params["formula"])
+    return tir.prim_func(symbol, lambda: _Kernel(formula).emit())
+
+
+class _Kernel:
+    """Emits one kernel: its arguments, and the loop over rows."""
+
+    def __init__(self, formula: Formula) -> None:
+        self.formula = formula
+        rows, self.n = tir.size(), tir.size()
+        shapes = {ROW: (self.n,), COLUMN: (rows,), NUMBER: (1,)}
+        self.operands = [
+            tir.tensor(
+                f"x{i}", shapes.get(kind, (rows, self.n)), "int8" if kind == FLAGS else "float32"
+            )
+            for i, kind in enumerate(formula.kinds)
+        ]
+        self.results = [
+            tir.tensor(f"y{i}", (rows,) if column else (rows, self.n))
+            for i, column in enumerate(formula.column_results)
+        ]
+        self.r0, self.r1, self.j0, self.j1 = tir.scalars("r0", "r1", "j0", "j1")
+        self.levels = self._levels()
+
+    def _levels(self) -> list[int]:
+        """For each step how many reductions are behind one another before it is known."""
+        found = list[int]()
+        for step in self.formula.steps:
+            known = max((found[int(x[1:])] for x in step.operands if x[0] == "s"), default=0)
+            found.append(known + (step.op in REDUCTIONS))
+        return found
+
+    def emit(self) -> None:
+        """Row by row."""
+        formula = self.formula
+        with tir.rounding(), tir.serial(self.r0, self.r1) as row:
+            of_row = dict[str, tir.Expr]()
+            for level in range(max(self.levels) + 1):
+                for k, step in enumerate(formula.steps):
+                    plain = formula.columns[k] and step.op not in REDUCTIONS
+                    if plain and self.levels[k] == level:
+                        of_row[f"s{k}"] = self._applied(step, of_row, row)
+                sums = {
+                    f"s{k}": step
+                    for k, step in enumerate(formula.steps)
+                    if step.op in REDUCTIONS and self.levels[k] == level + 1
+                }
+                if sums:
+                    of_row |= self._reduced(sums, of_row, row)
+            self._write_columns(of_row, row)
+            self._each(lambda at, lanes: self._write(of_row, row, at, lanes))
+
+    def _each(self, part: Callable[[tir.Expr, int | tir.Expr], None]) -> None:
+        """Every vector of a row; of the last one only some lanes."""
+        count = tir.bind(self.j1 - self.j0)
+        whole, rest = count // tir.LANES, count % tir.LANES
+        with tir.serial(tir.int64(0), whole) as i:
+            part(tir.hold(self.j0 + i * tir.LANES), tir.LANES)
+        with tir.when(rest > 0):
+            part(tir.hold(self.j0 + whole * tir.LANES), rest)
+
+    def _write(
+        self, of_row: Mapping[str, tir.Expr], row: tir.Expr, at: tir.Expr, lanes: int | tir.Expr
+    ) -> None:
+        known, formula = dict(of_row), self.formula
+        for k, result in zip(formula.results, self.results, strict=True):
+            if not formula.columns[k]:
+                vector = self._value(f"s{k}", known, row, at, lanes)
+                tir.store(result, vector, row, at, lanes=lanes)
+
+    def _write_columns(self, of_row: Mapping[str, tir.Expr], row: tir.Expr) -> None:
+        formula = self.formula
+        for k, result in zip(formula.results, self.results, strict=True):
+            if formula.columns[k]:
+                lanes = tir.workspace(tir.LANES)
+                tir.store(lanes, of_row[f"s{k}"], tir.int64(0))
+                tir.assign(result, lanes[tir.int64(0)], row)
+
+    def _reduced(
+        self, steps: Mapping[str, Step], of_row: Mapping[str, tir.Expr], row: tir.Expr
+    ) -> dict[str, tir.Expr]:
+        """Reductions of a row, each in every lane."""
+        totals = {name: tir.Variable() for name in steps}
+        for total in totals.values():
+            total.set(tir.splat(0))
+
+        def add(at: tir.Expr, lanes: int | tir.Expr) -> None:
+            known = dict(of_row)
+            for name, step in steps.items():
+                term = self._value(step.operands[0], known, row, at, lanes)
+                if not isinstance(lanes, int):
+                    term = tir.select(tir.first_lanes(lanes), term, tir.splat(0))
+                totals[name].set(totals[name].value + term)
+
+        self._each(add)
+        found = dict[str, tir.Expr]()
+        for name, step in steps.items():
+            total = totals[name].value
+            for distance in (1, 2, 4, 8):
+                turned = [i ^ distance for i in range(tir.LANES)]
+                total = tir.keep(total + tir.shuffle(total, total, turned))
+            if step.op == "ReduceMean":
+                total = tir.keep(total / tir.splat(tir.float_of(self.n)))
+            found[name] = total
+        return found
+
+    def _value(
+        self,
+        name: str,
+        known: dict[str, tir.Expr],
+        row: tir.Expr,
+        at: tir.Expr,
+        lanes: int | tir.Expr,
+    ) -> tir.Expr:
+        """A vector of a step or operand, computed once."""
+        if name not in known:
+            if name[0] == "s":
+                step = self.formula.steps[int(name[1:])]
+                parts = [self._value(x, known, row, at, lanes) for x in step.operands]
+                known[name] = tir.keep(FUNCTIONS[step.op](*parts))
+            else:
+                known[name] = tir.keep(self._operand(name, row, at, lanes))
+        return known[name]
+
+    def _applied(self, step: Step, of_row: dict[str, tir.Expr], row: tir.Expr) -> tir.Expr:
+        """A step of numbers of a row, in every lane."""
+        zero = tir.int64(0)
+        parts = [self._value(x, of_row, row, zero, tir.LANES) for x in step.operands]
+        return tir.keep(FUNCTIONS[step.op](*parts))
+
+    def _operand(self, name: str, row: tir.Expr, at: tir.Expr, lanes: int | tir.Expr) -> tir.Expr:
+        """A vector of an operand, or a number in every lane."""
+        if name[0] != "x":
+            return tir.splat(float.fromhex(name))
+        place = int(name[1:])
+        operand, kind = self.operands[place], self.formula.kinds[place]
+        if kind == FLAGS:
+            return _truth(tir.flags(operand, row, at, lanes=lanes))
+        if kind in (COLUMN, NUMBER):
+            return tir.splat(operand[row if kind == COLUMN else tir.int64(0)])
+        return tir.load(operand, *([] if kind == ROW else [row]), at, lanes=lanes)

@@ -1,0 +1,102 @@
+"""Operations of PIT nodes that know no live points: what they read is packed, or whole."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pitc.ir.formula import KINDS
+from pitc.ir.plans.base import ANY, FLOAT32, INT64, KernelPlan, Operand, Plan
+from pitc.ir.plans.kinds import EXTENT, Flag, Listed, Name, Real, Whole, Word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterProducts(KernelPlan):
+    """C = A^T @ B: kernel `dense`; perhaps only where a mask is not 0, and 0 elsewhere: `listed`.
+
+    The sum of outer products of rows of A `[K, M]` and of B `[K, N]`, sizes that are known when the
+    node runs.
+
+    Args:
+        masked: There is a mask.
+    """
+
+    op = "outer_products"
+    machines = ("cpu",)
+    all_operands = (Operand("a"), Operand("b"), Operand("mask", ANY, ("masked",)))
+
+    masked: Annotated[bool, Flag()]
+    dtype: Annotated[str, Word(("float32",))] = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm(KernelPlan):
+    """Norms of rows, y = x / sqrt(mean of x^2 + epsilon) * gamma + beta: kernel `norm`.
+
+    It gives y as float32, and rounded to bfloat16; what is read by no node is not written.
+
+    Args:
+        n: Columns of a row.
+        epsilon: Above the mean, float32.
+        centred: The mean of a row is subtracted from it before.
+        bias: There is a beta.
+    """
+
+    op = "norm"
+    machines = ("cpu",)
+    all_operands = (
+        Operand("x"),
+        Operand("gamma", FLOAT32),
+        Operand("beta", FLOAT32, ("bias",)),
+    )
+    outputs = 2
+
+    n: Annotated[int, EXTENT]
+    epsilon: Annotated[float, Real()]
+    centred: Annotated[bool, Flag()]
+    bias: Annotated[bool, Flag()]
+    dtype: Annotated[str, Word(("float32",))] = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elementwise(KernelPlan):
+    """What elementwise operators compute together, in one pass: kernel `elementwise`.
+
+    Args:
+        kinds: What operands are, x0 and so on.
+        columns: For each result 1 where it has one number for each row, else 0.
+        formula: As text (`pitc.ir.formula`).
+        by_rows: Results depend on which elements are of one row.
+    """
+
+    op = "elementwise"
+    machines = ("cpu",)
+
+    kinds: Annotated[tuple[str, ...], Listed(Word(KINDS))]
+    columns: Annotated[tuple[int, ...], Listed(Whole(0, 1))]
+    formula: Annotated[str, Name()]
+    by_rows: Annotated[bool, Flag()]
+    dtype: Annotated[str, Word(("float32",))] = "float32"
+
+    @property
+    def operands(self) -> dict[str, Operand]:
+        """Its operands, by name."""
+        return {f"x{i}": Operand(f"x{i}", ANY) for i in range(len(self.kinds))}
+
+    @property
+    def output_count(self) -> int:
+        """How many outputs it has."""
+        return len(self.columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddRows(Plan):
+    """Updates added to the rows of zeros `[n, columns]` that indices name, in their order.
+
+    Args:
+        n: Rows of the result.
+    """
+
+    op = "add_rows"
+    machines = ("cpu",)
+    all_operands = (Operand("indices", INT64), Operand("updates", FLOAT32))
+
+    n: Annotated[int, EXTENT]
