@@ -40,8 +40,8 @@ constexpr int64_t kCounted = 512;  // with fewer sums in an element not all are 
 // What a vector of 16 columns of a list takes for each k, in that of one row of it whose columns
 // lie side by side; where they do not, and for each of its rows; an element by itself; a line of B.
 // As measured on AVX2.
-constexpr double kBeside = 2, kApart = 16, kApartRow = 1.6, kSingle = 0.5, kLine = 0.06;
-constexpr double kDenseRow = 0.8;  // a vector of the dense kernel
+constexpr double kBeside = 2, kApart = 4.5, kApartRow = 1.22, kSingle = 0.28, kLine = 2.5;
+constexpr double kDenseRow = 0.85;  // a vector of the dense kernel
 
 int64_t Groups(int64_t rows, int64_t group) { return (rows + group - 1) / group; }
 int64_t Whole(int64_t k) { return (k + kSide - 1) / kSide * kSide; }
