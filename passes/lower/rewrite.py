@@ -14,14 +14,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Coords, Poly, total_of
 from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import first_input, node_name
-from pitc.ir.plans.ops import (
-    Attention,
-    AttentionGrad,
-    Contract,
-    Detect,
-    Pack,
-    Unpack,
-)
+from pitc.ir.plans.ops import Attention, AttentionGrad, Contract, Detect, Pack, Unpack
 from pitc.ir.plans.whole import AddRows, OuterProducts
 from pitc.ir.sizes import sizes_known
 from pitc.passes.lower.builder import Builder
