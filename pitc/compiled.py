@@ -230,8 +230,9 @@ class CompiledModel:
             inputs: A mapping by name, or a list (any iterable) with one value for each of the
                 model's inputs in their order. A value is a NumPy array; an object with `__dlpack__`
                 (torch, cupy) on the host or on the GPU that runs the model; an
-                `onnxruntime.OrtValue`; or anything that NumPy converts to an array. Contiguous
-                tensors are not copied. bfloat16 and float8 values use DLPack or ml_dtypes.
+                `onnxruntime.OrtValue`; or anything that NumPy converts to an array. A number gets
+                the type of an input that is one float. Contiguous tensors are not copied. bfloat16
+                and float8 values use DLPack or ml_dtypes.
             outputs: Names of the outputs to compute, in any iterable; None or an empty one for all.
             on_device: Leave outputs on the device that runs the model, the GPU or the host.
 

@@ -4,7 +4,8 @@ import logging
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -157,28 +158,72 @@ def run_session(
         MachineError: The device that holds an input is lost.
         MemoryError: There is no memory for them.
     """
-    known = {i.name: i for i in session.get_inputs()}
-    inputs = _by_name(inputs, list(known))
-    missing = [name for name in known if name not in inputs]
-    # initializers that are inputs too: a caller may give them or leave them out
-    known |= {i.name: i for i in session.get_overridable_initializers()}
     kinds = {o.name: o.type for o in session.get_outputs()}
     wanted = [] if outputs is None else listed("names of outputs", outputs)
-    for what, given, expected in (("input", inputs, known), ("output", wanted, kinds)):
-        for name in given:
-            if name not in expected:
-                text = f"{what} {name!r} is not of the model"
-                raise UsageError(text, hint=f"it has {', '.join(expected)}")
-    if missing:
-        raise UsageError(f"inputs are missing: {', '.join(missing)}")
-    feeds = {name: _fit(name, value, known[name], session) for name, value in inputs.items()}
+    _check_names("output", wanted, kinds)
+    feeds = fitted(session, inputs)
     wanted = wanted or list(kinds)
     bound = on_device or Tensor in map(type, feeds.values())
-    try:
+    with failures(session, feeds):
         if bound or BFLOAT16 in map(kinds.get, wanted):
             chosen = {name: kinds[name] for name in wanted}
             return run_bound(session, chosen, feeds, on_device=on_device)
         return dict(zip(wanted, session.run(wanted, feeds), strict=True))
+
+
+def input_specs(session: Any) -> dict[str, Any]:
+    """What ONNX Runtime says of each input, and of each initializer that is one too: a caller may
+    give those or leave them out.
+    """
+    more = session.get_overridable_initializers()
+    return {i.name: i for i in (*session.get_inputs(), *more)}
+
+
+def fitted(
+    session: Any, inputs: Mapping[str, Any] | Iterable[Any], held: Collection[str] = ()
+) -> dict[str, Any]:
+    """Inputs of a run by name, each of the declared type and rank.
+
+    Args:
+        session: An `onnxruntime.InferenceSession`.
+        inputs: What `CompiledModel.run` takes.
+        held: Inputs that need not be among them.
+
+    Raises:
+        UsageError: They do not fit the model.
+    """
+    known, needed = input_specs(session), [i.name for i in session.get_inputs()]
+    needed = [name for name in needed if name not in held]
+    # ONNX Runtime takes their shapes from their numbers
+    ranked = {i.name for i in session.get_overridable_initializers()}
+    given = _by_name(inputs, needed)
+    _check_names("input", given, known)
+    if missing := [name for name in needed if name not in given]:
+        raise UsageError(f"inputs are missing: {', '.join(missing)}")
+    return {n: fit(n, x, known[n], session, ranked=n in ranked) for n, x in given.items()}
+
+
+def _check_names(what: str, given: Iterable[str], known: Mapping[str, Any]) -> None:
+    for name in given:
+        if name not in known:
+            text = f"{what} {name!r} is not of the model"
+            raise UsageError(text, hint=f"it has {', '.join(known)}")
+
+
+@contextmanager
+def failures(session: Any, feeds: Mapping[str, Any]) -> Iterator[None]:
+    """Tell what goes wrong in a run as an error of ours.
+
+    Args:
+        session: The session that runs.
+        feeds: What `fitted` gives of the inputs.
+
+    Raises:
+        UsageError: The model fails on them.
+        MemoryError: There is no memory for them.
+    """
+    try:
+        yield
     except PitcError:
         raise
     except Exception as error:
@@ -189,7 +234,7 @@ def run_session(
         text = f"the model fails on these inputs: {text}"
         if _NO_MEMORY.search(str(error)):
             raise MemoryError(f"node {node!r}: {text}" if node else text) from error
-        if clash := _clash(known, feeds):
+        if clash := _clash(input_specs(session), feeds):
             place = f"node {node!r}: " if node else ""
             raise UsageError(f"inputs disagree: {clash}", hint=f"{place}{text}") from error
         raise UsageError(text, node=node) from error
@@ -245,16 +290,30 @@ def _by_name(inputs: Mapping[str, Any] | Iterable[Any], names: Sequence[str]) ->
     raise UsageError(text)
 
 
-def _fit(name: str, value: Any, spec: Any, session: Any) -> Any:
+def fit(name: str, value: Any, spec: Any, session: Any, *, ranked: bool = False) -> Any:
     """An input of the declared type and rank: an array, or a tensor where NumPy cannot hold it.
 
-    A sequence becomes a list; optionals and maps stay as they are.
+    A sequence becomes a list; optionals and maps stay as they are. A number gets the type of an
+    input that is one float.
+
+    Args:
+        name: The input.
+        value: What is given for it.
+        spec: What ONNX Runtime says of it.
+        session: The session that is to read it.
+        ranked: Its rank is known; else an empty shape may mean that it is not.
+
+    Raises:
+        UsageError: It has another type or shape, or the session cannot read it.
     """
     if spec.type.startswith("seq("):
         return listed(f"a sequence for input {name!r}", value)
     if not spec.type.startswith("tensor("):
         return value
-    if isinstance(value, np.ndarray) and value.dtype == _NUMPY.get(spec.type, _NONE):
+    dtype = _NUMPY.get(spec.type, _NONE)
+    if not spec.shape and dtype.kind == "f" and _is_number(value):
+        value = np.asarray(value, dtype)
+    if isinstance(value, np.ndarray) and value.dtype == dtype:
         array: np.ndarray | Tensor = value
     else:
         try:
@@ -264,7 +323,7 @@ def _fit(name: str, value: Any, spec: Any, session: Any) -> Any:
         declared = DTYPES.get(spec.type)
         if declared is not None and array.dtype != declared:
             raise UsageError(f"input {name!r}: expected {declared}, got {array.dtype}")
-    if spec.shape:  # also empty where the model tells no rank
+    if spec.shape or ranked:
         fits = len(spec.shape) == len(array.shape) and all(
             not isinstance(d, int) or d == n for d, n in zip(spec.shape, array.shape, strict=True)
         )
@@ -273,6 +332,13 @@ def _fit(name: str, value: Any, spec: Any, session: Any) -> Any:
                 f"input {name!r}: expected shape {spec.shape}, got {list(array.shape)}"
             )
     return array
+
+
+def _is_number(value: Any) -> bool:
+    """True for a Python number and for one float of NumPy."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.shape == () and value.dtype.kind == "f"
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _clash(known: Mapping[str, Any], feeds: Mapping[str, Any]) -> str | None:

@@ -12,6 +12,8 @@ import numpy.typing as npt
 from pitc.artifact.folder import check_file, new_file
 from pitc.compiled import CompiledModel
 from pitc.errors import UsageError
+from pitc.runtime.dlpack import Tensor
+from pitc.session import failures, fit, fitted, input_specs
 
 STATE = "pitc.state"  # key of a model's metadata: outputs, and the inputs they are next
 Arrays = dict[str, npt.NDArray[Any]]
@@ -40,7 +42,6 @@ class Trainer:
             raise UsageError("the model is no training step", hint="pitc.train_step makes one")
         self._next: dict[str, str] = json.loads(kept)
         self._outputs = [x.name for x in self._session.get_outputs()]
-        self._needed = [x.name for x in self._session.get_inputs()]
         self._state: dict[str, Any] = {}
         for x in self._session.get_inputs():  # weights begin with the model's own numbers
             if x.name in self._next.values():
@@ -63,39 +64,45 @@ class Trainer:
             The loss and the other outputs, by name.
 
         Raises:
-            UsageError: An input is missing, or is a weight or state.
+            UsageError: An input is missing or unknown, has another type or rank, or is a weight or
+                state; or the model fails. Weights and state are then as before.
         """
-        if held := [name for name in feeds if name in self._next.values()]:
-            raise UsageError(f"'{held[0]}' is kept by the trainer", hint="change it with `put`")
-        missing = [n for n in self._needed if n not in feeds and n not in self._state]
-        if missing:
-            raise UsageError(f"the input '{missing[0]}' is missing")
-        binding = self._session.io_binding()
-        for name, value in self._state.items():
-            binding.bind_ortvalue_input(name, value)
-        for name, array in feeds.items():
-            binding.bind_ortvalue_input(name, self._value(np.asarray(array)))
-        for name in self._outputs:
-            binding.bind_output(name)
-        self._session.run_with_iobinding(binding)
+        held = set(self._next.values())
+        given = fitted(self._session, feeds, held)
+        for name, array in given.items():
+            if name in held:
+                raise UsageError(f"'{name}' is kept by the trainer", hint="change it with `put`")
+            _check_host(name, array)
+        with failures(self._session, given):
+            binding = self._session.io_binding()
+            for name, value in self._state.items():
+                binding.bind_ortvalue_input(name, value)
+            for name, array in given.items():
+                binding.bind_ortvalue_input(name, self._value(array))
+            for name in self._outputs:
+                binding.bind_output(name)
+            self._session.run_with_iobinding(binding)
         found = dict(zip(self._outputs, binding.get_outputs(), strict=True))
         self._state |= {before: found.pop(after) for after, before in self._next.items()}
         return {name: value.numpy() for name, value in found.items()}
 
     def get(self) -> Arrays:
-        """Weights and state by name; weights of before the first step are left out."""
-        return {name: value.numpy() for name, value in self._state.items()}
+        """Weights and state by name, as copies; weights of before the first step are left out."""
+        return {name: value.numpy().copy() for name, value in self._state.items()}
 
     def put(self, arrays: Mapping[str, npt.ArrayLike]) -> None:
-        """Set weights or state.
+        """Set weights or state to copies of arrays: all of them, or none.
 
         Raises:
-            UsageError: There is none of that name.
+            UsageError: There is none of that name, or it has another type or shape.
         """
+        known, fits = input_specs(self._session), dict[str, Any]()
         for name, array in arrays.items():
             if name not in self._next.values():
                 raise UsageError(f"the model trains no '{name}'")
-            self._state[name] = self._value(np.asarray(array))
+            fits[name] = fit(name, array, known[name], self._session, ranked=True)
+            _check_host(name, fits[name])
+        self._state |= {name: self._value(array.copy()) for name, array in fits.items()}
 
     def save(self, path: str | Path) -> None:
         """Write weights and state to an `.npz` file, whole or not at all.
@@ -108,13 +115,15 @@ class Trainer:
             raise UsageError(f"'{lacking[0]}' is the model's own before the first step")
         check_file(file, (".npz",), "checkpoint")
         with new_file(file) as scratch, scratch.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **self.get())
+            kept = {name: value.numpy() for name, value in self._state.items()}
+            np.savez(stream, allow_pickle=False, **kept)
 
     def load(self, path: str | Path) -> None:
         """Go on from a file of `save`.
 
         Raises:
-            UsageError: It cannot be read, or is of another model.
+            UsageError: It cannot be read, or is of another model. Weights and state are then as
+                before.
         """
         try:
             with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
@@ -124,7 +133,17 @@ class Trainer:
             raise UsageError(f"the checkpoint cannot be read: {reason}", path=path) from error
         if lacking := [name for name in self._next.values() if name not in arrays]:
             raise UsageError(f"the checkpoint has no '{lacking[0]}'", path=path)
-        self.put(arrays)
+        try:
+            self.put(arrays)
+        except UsageError as error:
+            raise UsageError(error.message, path=path, hint=error.hint) from error
+
+
+def _check_host(name: str, array: Any) -> None:
+    if isinstance(array, Tensor):
+        place = "the host" if array.device is None else f"cuda:{array.device}"
+        text = f"input {name!r}: a trainer takes NumPy's types on the host, got {array.dtype}"
+        raise UsageError(f"{text} on {place}")
 
 
 _TYPES = {

@@ -37,9 +37,9 @@ def gradient(
     Args:
         model: As of `compile`. It is not changed.
         loss: A value of the model with one element, by its name; or a loss to add to it.
-        wrt: Names of the inputs and weights of floats to differentiate by, or patterns of them
-            (`encoder.*`). None: all weights of floats that the loss depends on, except single
-            numbers.
+        wrt: Names of the inputs and weights of floats to differentiate by, or patterns
+            (`encoder.*`) of those that the loss depends on by a derivative. None: all such weights,
+            except single numbers. An input with a default is a weight.
         masks: Weights, by names or patterns, that are multiplied by a new input `mask.NAME`, bools
             of their shape: false for a pruned element, whose gradient is 0.
         keep: Names of other values that shall be outputs, too.
@@ -58,8 +58,10 @@ def gradient(
     """
     from pitc.passes.grad.gradient import add_gradients
     from pitc.passes.grad.masks import mask_weights
+    from pitc.passes.grad.step import STATE
 
     def add(imported: "ir.Model", name: str) -> None:
+        imported.metadata_props.pop(STATE, None)  # its outputs go
         mask_weights(imported, masks)
         add_gradients(imported, name, wrt, keep)
 

@@ -4,19 +4,18 @@ loss(x; w)  ->  loss, grad.w        w becomes an input, with its numbers as the 
 """
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from pitc.errors import ModelError, UsageError
-from pitc.ir.build import names_of
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE
 from pitc.ir.nodes import OVERRIDABLE_SINCE, captures, input_names, output_names
 from pitc.ir.unused import remove_unused
 from pitc.passes.grad.backward import PREFIX, Backward
-from pitc.passes.grad.names import near, value_of
+from pitc.passes.grad.names import MADE, near, value_of
 from pitc.passes.grad.opened import opened
 from pitc.passes.grad.reach import differentiable, reached_from
 from pitc.passes.grad.reverse import gradients, ones_like
@@ -40,7 +39,12 @@ class Gradients:
 
 
 def add_gradients(
-    model: ir.Model, loss: str, wrt: Sequence[str] | None, keep: Sequence[str] = ()
+    model: ir.Model,
+    loss: str,
+    wrt: Sequence[str] | None,
+    keep: Sequence[str] = (),
+    *,
+    weights_only: bool = False,
 ) -> Gradients:
     """Let a model compute the gradients of one of its values.
 
@@ -48,9 +52,11 @@ def add_gradients(
         model: The model; it is changed in place. Its outputs are the loss, those of `keep`, then
             the gradients.
         loss: A value of one element.
-        wrt: Inputs and weights, by their names or patterns of names (`*`, `?`); None: every weight
-            of floats, with at least one dimension, that the loss depends on.
+        wrt: Inputs and weights, by their names, or patterns of names (`*`, `?`) of those that the
+            loss depends on by a derivative; None: such weights with at least one dimension. Inputs
+            with a default are weights.
         keep: Other outputs to keep.
+        weights_only: Patterns take no inputs without a default.
 
     Returns:
         The names of what it computes.
@@ -66,21 +72,26 @@ def add_gradients(
     lift_constants(model)
     settle(model)
     _keep(model, [loss, *keep])
+    weights = {n for n, x in model.graph.initializers.items() if MADE not in x.meta}
     graph = opened(model)
     _check_loss(graph, loss)
-    reached = _reached(graph, loss)
-    names = [n for n in reached if graph[n].shape] if wrt is None else _named(graph, wrt, reached)
-    if not names:
-        raise UsageError("the loss depends on no weight of floats", hint="name inputs with wrt")
-    build = Backward(graph, model.graph)
+    reached = _reached(graph, loss, weights)
+    names = [n for n in reached if graph[n].shape]
+    if wrt is not None:
+        names = _named(graph, wrt, reached, weights_only)
+    asked, build = wrt or (), Backward(graph, model.graph)
+    # before new nodes take them
+    outputs = {name: build.names.unique(f"{PREFIX}.{name}") for name in names}
     value = value_of(model, loss)
     seed = ones_like(build, value, graph.dtype(loss))
-    found = gradients(graph, build, {loss: seed}, names)
-    if missing := [name for name in names if name not in found]:
+    found = gradients(graph, build, {loss: seed}, names, [n for n in names if n not in asked])
+    if missing := [name for name in asked if name in names and name not in found]:
         text = f"the loss '{loss}' does not depend on '{missing[0]}' by a derivative"
         raise UsageError(text, hint="leave it out of wrt")
-    _open_weights(model, names)
-    return _set_outputs(model, [loss, *keep], found)
+    if not found:
+        raise UsageError("the loss depends on no weight of floats", hint="name inputs with wrt")
+    _open_weights(model, list(found))
+    return _set_outputs(model, [loss, *keep], found, outputs)
 
 
 def _keep(model: ir.Model, names: Sequence[str]) -> None:
@@ -106,8 +117,8 @@ def _check_loss(graph: Graph, loss: str) -> None:
         )
 
 
-def _reached(graph: Graph, loss: str) -> list[str]:
-    """Weights of floats that the loss depends on by derivatives."""
+def _reached(graph: Graph, loss: str, weights: Collection[str]) -> list[str]:
+    """Those weights that the loss depends on, by way of floats."""
     sources = graph.sources_of([loss]) | {loss}
     read = {
         x
@@ -115,22 +126,22 @@ def _reached(graph: Graph, loss: str) -> list[str]:
         if sources & {*output_names(n)}
         for x in (*input_names(n), *captures(n))
     }
-    return [
-        name for name in graph.constants() if name in read and loss in reached_from(graph, [name])
-    ]
+    given = [*graph.constants(), *graph.inputs]
+    found = [name for name in given if name in weights and name in read]
+    return [name for name in found if loss in reached_from(graph, [name])]
 
 
-def _named(graph: Graph, wrt: Sequence[str], reached: Sequence[str]) -> list[str]:
-    """Inputs and weights of floats, by names, and by patterns of those that the loss depends on."""
+def _named(graph: Graph, wrt: Sequence[str], reached: Sequence[str], bare: bool) -> list[str]:
+    """Inputs and weights of floats by names, and by patterns; `bare`: patterns of weights only."""
+    known, what = ([], "weight") if bare else (graph.inputs, "input or weight")
     names: list[str] = []
     for name in wrt:
         if name in graph.inputs or graph.is_constant(name):
             names.append(name)
             continue
-        found = fnmatch.filter([*graph.inputs, *reached], name)
-        found = [n for n in found if differentiable(graph, n)]
+        found = [n for n in fnmatch.filter([*known, *reached], name) if differentiable(graph, n)]
         if not found:
-            text = f"the model has no input or weight '{name}'"
+            text = f"the model has no {what} '{name}'"
             raise UsageError(text, hint=near(graph, name))
         names += found
     for name in names:
@@ -149,13 +160,14 @@ def _open_weights(model: ir.Model, names: Sequence[str]) -> None:
     model.ir_version = max(model.ir_version, OVERRIDABLE_SINCE)
 
 
-def _set_outputs(model: ir.Model, kept: Sequence[str], found: dict[str, ir.Value]) -> Gradients:
+def _set_outputs(
+    model: ir.Model, kept: Sequence[str], found: dict[str, ir.Value], names: Mapping[str, str]
+) -> Gradients:
     """The loss, what is kept, and the gradients, each with a name."""
-    names = names_of(model.graph)
     outputs = [value_of(model, name) for name in dict.fromkeys(kept)]
     of: dict[str, str] = {}
     for name, g in found.items():
-        of[name] = names.unique(f"{PREFIX}.{name}")
+        of[name] = names[name]
         node = ir.node("Identity", [g], outputs=[ir.Value(name=of[name])], name=of[name])
         model.graph.append(node)
         weight = value_of(model, name)

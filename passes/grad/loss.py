@@ -16,7 +16,7 @@ from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.passes.exprs.derive import derive
 from pitc.passes.grad.backward import wide
-from pitc.passes.grad.names import near, value_of
+from pitc.passes.grad.names import MADE, near, take_name, value_of
 from pitc.passes.grad.reach import differentiable
 
 IGNORED = -100  # the label that PyTorch ignores
@@ -74,8 +74,8 @@ def add_loss(model: ir.Model, loss: Loss) -> str:
     for name in (loss.scores, loss.weights, loss.mask):
         if name is not None and not graph.has(name):
             raise UsageError(f"the model has no value '{name}'", hint=near(graph, name))
-    if graph.has(loss.labels):
-        raise UsageError(f"the model has a value '{loss.labels}' already", hint="rename labels")
+    build = NodeBuilder(model.graph, "loss")
+    name = take_name(build.names, loss.labels, "the input of labels", "choose another for labels")
     by_class = kind.by_class
     if by_class and loss.mask is not None and loss.ignore_index is None:
         raise UsageError("a mask needs an ignore_index", hint="it is what masked labels become")
@@ -88,13 +88,13 @@ def add_loss(model: ir.Model, loss: Loss) -> str:
     if by_class and loss.mask is not None and graph[loss.mask].shape != shape[:-1]:
         found, wanted = graph[loss.mask].shape, shape[:-1]
         raise UsageError(f"the mask '{loss.mask}' is of shape {found}, the labels of {wanted}")
-    build = NodeBuilder(model.graph, "loss")
-    labels = ir.Value(name=loss.labels)
+    labels = ir.Value(name=name)
     labels.type = ir.TensorType(ir.DataType.INT64 if by_class else ir.DataType.from_numpy(dtype))
     labels.shape = _declared(shape[:-1] if by_class else shape)
     model.graph.inputs.append(labels)
     result = kind.make(_Parts(build, model, loss, value_of(model, loss.scores), labels, dtype))
     result.name = build.names.value("loss")
+    result.type, result.shape = ir.TensorType(ir.DataType.from_numpy(dtype)), ir.Shape([])
     return result.name
 
 
@@ -117,7 +117,9 @@ class _Parts:
 
     def number(self, x: float) -> ir.Value:
         """A scalar of the scores' type."""
-        return self.build.constant(np.asarray(x, self.dtype))
+        value = self.build.constant(np.asarray(x, self.dtype))
+        value.meta[MADE] = True
+        return value
 
     def value(self, name: str) -> ir.Value:
         """A value of the model."""

@@ -11,7 +11,7 @@ from pitc.ir.graph import NoRule
 from pitc.ir.index import ONE
 from pitc.ir.index import ZERO as FIRST
 from pitc.passes.grad.backward import BOOL, Backward
-from pitc.passes.grad.site import Site, bare_axes
+from pitc.passes.grad.site import NoOperand, Site, bare_axes
 from pitc.passes.grad.terms import TermWriter, simplified
 from pitc.passes.rules.elementwise import data_operands
 from pitc.passes.rules.record import operator_of
@@ -33,7 +33,7 @@ def elementwise(site: Site) -> dict[int, ir.Value]:
     places = data_operands(view) if record.function is not None else range(view.n_inputs)
     reads = dict(zip(places, expr.reads, strict=True))
     if missing := [i for i in site.wanted if i not in reads or i >= len(terms)]:
-        raise NoRule(f"its input {missing[0]} has no derivative here")
+        raise NoOperand(missing[0])
     writer = TermWriter(site.build, site.dtype, lambda i: _aligned(site, reads.get(i), i), site.y)
     found = {}
     for i in site.wanted:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from pitc.errors import UsageError
 from pitc.ir.build import NodeBuilder
 from pitc.ir.graph import Graph
-from pitc.passes.grad.names import near
+from pitc.passes.grad.names import near, take_name
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 
@@ -27,7 +27,7 @@ def mask_weights(model: ir.Model, patterns: Sequence[str]) -> list[str]:
         The names of the weights.
 
     Raises:
-        UsageError: The model has no such weight.
+        UsageError: The model has no such weight, or has a mask's name.
     """
     if not patterns:
         return []
@@ -39,10 +39,11 @@ def mask_weights(model: ir.Model, patterns: Sequence[str]) -> list[str]:
         if not names:
             raise UsageError(f"the model has no weight '{pattern}'", hint=near(graph, pattern))
         found += [n for n in names if n not in found]
-    for name in found:
+    masks = [take_name(build.names, f"mask.{name}", f"the mask of '{name}'") for name in found]
+    for name, taken in zip(found, masks, strict=True):
         weight = model.graph.initializers[name]
         uses = list(weight.uses())
-        mask = ir.val(f"mask.{name}", ir.DataType.BOOL, weight.shape)
+        mask = ir.val(taken, ir.DataType.BOOL, weight.shape)
         model.graph.inputs.append(mask)
         assert weight.dtype is not None
         factors = build.op("Cast", [mask], to=weight.dtype)

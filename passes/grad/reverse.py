@@ -6,6 +6,7 @@ A value that several nodes read gets the sum of what they give, in the order of 
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -17,14 +18,18 @@ from pitc.passes.grad.adjoints import adjoint
 from pitc.passes.grad.backward import Backward
 from pitc.passes.grad.control import CONTROL
 from pitc.passes.grad.reach import reached_from
-from pitc.passes.grad.site import Site, Wrt
+from pitc.passes.grad.site import NoOperand, Site, Wrt
 from pitc.passes.rules.record import key_of
 
 HINT = "leave out of wrt what is only reached through it, or rewrite that part of the model"
 
 
 def gradients(
-    graph: Graph, build: Backward, seeds: Mapping[str, ir.Value], wrt: Collection[str]
+    graph: Graph,
+    build: Backward,
+    seeds: Mapping[str, ir.Value],
+    wrt: Collection[str],
+    spared: Collection[str] = (),
 ) -> dict[str, ir.Value]:
     """The gradients of a loss with respect to some values.
 
@@ -33,6 +38,8 @@ def gradients(
         build: Takes the nodes of the backward way.
         seeds: The loss's gradients of some values, by their names.
         wrt: Names of values.
+        spared: Those that are left out where they are an operand without a derivative, such as the
+            bounds of Clip. No node computes them.
 
     Returns:
         The gradients, by the names of the values; those that are 0 are left out.
@@ -43,6 +50,7 @@ def gradients(
     needed = reached_from(graph, wrt)
     parts: dict[str, list[ir.Value]] = {name: [g] for name, g in seeds.items()}
     found: dict[str, ir.Value] = {}
+    out: set[str] = set()
 
     def total(name: str) -> ir.Value | None:
         if name in parts:
@@ -58,9 +66,9 @@ def gradients(
         if not (wanted or inside) or all(g is None for g in results):
             continue
         site = Site(NodeView(graph, node), build, results, wanted, inside, gradients)
-        for place, g in _adjoint(site).items():
+        for place, g in _adjoint(site, spared, out).items():
             parts.setdefault(_name(node, place), []).append(g)
-    sums = {name: total(name) for name in wrt}
+    sums = {name: total(name) for name in wrt if name not in out}
     return {name: g for name, g in sums.items() if g is not None}
 
 
@@ -70,14 +78,25 @@ def _name(node: ir.Node, place: Wrt) -> str:
     return str(place) if value is None else value.name or ""
 
 
-def _adjoint(site: Site) -> dict[Wrt, ir.Value]:
-    """The gradients of what a node reads, the last one first, as they are collected."""
+def _adjoint(site: Site, spared: Collection[str], out: set[str]) -> dict[Wrt, ir.Value]:
+    """The gradients of what a node reads, the last one first, as they are collected.
+
+    Args:
+        site: The node.
+        spared: As of `gradients`.
+        out: Gets the names of those that are left out.
+    """
     control = CONTROL.get(key_of(site.view.node))
     found: dict[Wrt, ir.Value] = {}
     try:
         pairs = adjoint(site).items() if control is None else control(site).items()
         found.update((place, g) for place, g in pairs)
     except NoRule as why:
+        if isinstance(why, NoOperand) and (value := _name(site.view.node, why.place)) in spared:
+            out.add(value)
+            wanted = tuple(i for i in site.wanted if i != why.place)
+            fewer = replace(site, wanted=wanted)
+            return _adjoint(fewer, spared, out) if wanted or site.captured else {}
         name, op = node_name(site.view.node), site.view.op
         raise ModelError(f"no gradient of {op}: {why}", node=name, hint=HINT) from None
     order: list[Wrt] = sorted(place for place in found if isinstance(place, int))

@@ -19,6 +19,18 @@ Wrt = int | str
 Engine = Callable[[Graph, Backward, Mapping[str, ir.Value], Collection[str]], dict[str, ir.Value]]
 
 
+class NoOperand(NoRule):
+    """The gradient of one operand is not known: it changes the node otherwise than by elements.
+
+    Args:
+        place: Which one it is.
+    """
+
+    def __init__(self, place: int) -> None:
+        super().__init__(f"its input {place} has no derivative here")
+        self.place = place
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """A node of which the gradients of operands are asked for.
@@ -117,11 +129,11 @@ class Site:
         """Refuse gradients of other operands.
 
         Raises:
-            NoRule: One is asked for.
+            NoOperand: One is asked for.
         """
         others = [i for i in self.wanted if i not in places]
         if others:
-            raise NoRule(f"its input {others[0]} has no derivative here")
+            raise NoOperand(others[0])
 
 
 def bare_axes(expr: TensorExpr, index: Sequence[object]) -> list[int | None]:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from pitc.ir.build import NodeBuilder
 from pitc.ir.unused import remove_unused
 from pitc.passes.grad.backward import wide
-from pitc.passes.grad.names import value_of
+from pitc.passes.grad.names import take_name, value_of
 from pitc.passes.grad.optimizers import Arithmetic, Optimizer, Update
 
 NEXT, RATE, STEP, SCALE, SKIPPED = "next.", "learning_rate", "step", "loss_scale", "skipped"
@@ -83,7 +83,7 @@ class Step:
         graph, training = self._model.graph, self._training
         gradients = {name: self._gradient(name, of[name]) for name in of}
         kept = [value_of(self._model, name) for name in dict.fromkeys([loss, *keep])]
-        rate = self._input(RATE, np.asarray(training.rate, np.float32))
+        rate = self._input(RATE, "the learning rate", np.asarray(training.rate, np.float32))
         gradients = self._scaled(gradients)
         gradients = self._clipped(gradients)
         step = self._counted() if self._optimizer.counts else None
@@ -107,30 +107,29 @@ class Step:
         """Of the update of a weight."""
         return Arithmetic(self._build, wide(self._type_of(name)))
 
-    def _input(self, name: str, default: np.ndarray) -> ir.Value:
+    def _input(self, name: str, what: str, default: np.ndarray) -> ir.Value:
         """A new input with a default."""
-        value = self._build.named(name, default)
+        value = self._build.named(take_name(self._build.names, name, what), default)
         self._model.graph.inputs.append(value)
         return value
 
-    def _output(self, name: str, value: ir.Value, like: ir.Value | None = None) -> None:
-        node = ir.node("Identity", [value], outputs=[ir.Value(name=name)], name=name)
+    def _output(self, name: str, what: str, value: ir.Value, like: ir.Value) -> None:
+        names = self._build.names
+        made = ir.Value(name=take_name(names, name, what), type=like.type, shape=like.shape)
+        node = ir.node("Identity", [value], outputs=[made], name=names.node(name))
         self._model.graph.append(node)
-        made = node.outputs[0]
-        if like is not None:
-            made.type, made.shape = like.type, like.shape
         self._outputs.append(made)
 
     def _keeps(self, name: str, old: ir.Value, new: ir.Value) -> None:
         """Something that the next step gets: as it was, where the update is left out."""
         if self._finite is not None:
             new = self._build.op("Where", [self._finite, new, old])
-        self._output(f"{NEXT}{name}", new, old)
+        self._output(f"{NEXT}{name}", f"'{name}' after the step", new, old)
         self._next[f"{NEXT}{name}"] = name
 
     def _counted(self) -> ir.Value:
         """The number of this step, from 1 on."""
-        before = self._input(STEP, np.asarray(0, np.int64))
+        before = self._input(STEP, "the number of the step", np.asarray(0, np.int64))
         step = self._build.op("Add", [before, self._build.constant(np.asarray(1, np.int64))])
         self._keeps(STEP, before, step)
         return step
@@ -147,8 +146,9 @@ class Step:
             zeros.append(single.cast(total))  # NaN where one is infinite
             found[name] = make.op("Div", g, make.cast(scale))
         bad = build.op("IsNaN", [build.total(zeros)])
+        bad.type, bad.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([])
         self._finite = build.op("Not", [bad])
-        self._output(SKIPPED, bad)
+        self._output(SKIPPED, "the output for a step that is left out", bad, bad)
         return found
 
     def _clipped(self, gradients: dict[str, ir.Value]) -> dict[str, ir.Value]:
@@ -200,6 +200,8 @@ class Step:
     def _state(self, part: str, weight: ir.Value, dtype: np.dtype) -> ir.Value:
         """An input for one part of a weight's state."""
         kind = ir.TensorType(ir.DataType.from_numpy(dtype))
-        value = ir.Value(name=f"{part}.{weight.name}", type=kind, shape=weight.shape)
+        name, what = f"{part}.{weight.name}", f"the {part} of '{weight.name}'"
+        name = take_name(self._build.names, name, what)
+        value = ir.Value(name=name, type=kind, shape=weight.shape)
         self._model.graph.inputs.append(value)
         return value

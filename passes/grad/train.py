@@ -16,9 +16,9 @@ from pitc.ir.graph import Graph
 from pitc.passes.exprs.derive import derive
 from pitc.passes.grad.gradient import add_gradients
 from pitc.passes.grad.masks import mask_weights
-from pitc.passes.grad.names import near, value_of
+from pitc.passes.grad.names import near, take_name, value_of
 from pitc.passes.grad.optimizers import OPTIMIZERS, Optimizer
-from pitc.passes.grad.step import SCALE, Step, Training
+from pitc.passes.grad.step import SCALE, STATE, Step, Training
 
 
 def add_training(
@@ -45,13 +45,23 @@ def add_training(
         ModelError: Something on the way has no derivative here.
     """
     optimizer, settings = _checked(training)
+    if STATE in model.metadata_props:
+        raise UsageError("the model is a training step already", hint="give what it was made of")
     masked = mask_weights(model, training.masks)
     scaled = _scale(model, loss) if training.scaled else loss
-    gradients = add_gradients(model, scaled, wrt, [loss, *keep])
+    gradients = add_gradients(model, scaled, wrt, [loss, *keep], weights_only=True)
     if moving := [name for name in gradients.of if name not in model.graph.initializers]:
         raise UsageError(f"'{moving[0]}' is an input, no weight", hint="leave it out of wrt")
     if missing := [name for name in masked if name not in gradients.of]:
         raise UsageError(f"'{missing[0]}' has a mask, but is not trained", hint="name it in wrt")
+    for name in gradients.of:  # an input may declare less than its numbers say
+        weight = model.graph.initializers[name]
+        if weight.const_value is not None:
+            weight.shape = ir.Shape(weight.const_value.shape.numpy())
+    if training.scaled:  # a default earlier would make it a weight
+        scale = value_of(model, SCALE)
+        scale.const_value = ir.tensor(np.asarray(1.0, np.float32), name=SCALE)
+        model.graph.register_initializer(scale)
     step = Step(model, training, optimizer, settings)
     return step.add(gradients.of, loss, keep)
 
@@ -79,7 +89,8 @@ def _scale(model: ir.Model, loss: str) -> str:
     if not graph.has(loss) or dtype is None:
         raise UsageError(f"the model has no value '{loss}'", hint=near(graph, loss))
     value, build = value_of(model, loss), NodeBuilder(model.graph, "update")
-    scale = build.named(SCALE, np.asarray(1.0, np.float32))
+    name = take_name(build.names, SCALE, "the factor of the loss")
+    scale = ir.val(name, ir.DataType.FLOAT, [])
     model.graph.inputs.append(scale)
     factor = build.op("Cast", [scale], to=ir.DataType.from_numpy(dtype))
     return build.op("Mul", [value, factor]).name or ""

@@ -236,7 +236,7 @@ def test_a_checkpoint_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_what_a_trainer_refuses() -> None:
     trainer = pitc.Trainer(pitc.compile(pitc.train_step(mlp(), LOSS), suggest=False))
-    with pytest.raises(PitcError, match="the input 'labels' is missing"):
+    with pytest.raises(PitcError, match="inputs are missing: labels"):
         trainer.step({"x": batch(0)["x"]})
     with pytest.raises(PitcError, match="'w1' is kept by the trainer"):
         trainer.step({**batch(0), "w1": np.zeros((8, 16), np.float32)})
