@@ -157,6 +157,7 @@ def attention_grad(
     scale: float,
     bias: Array | None = None,
     floor: float = -math.inf,
+    no_pairs: str = "nan",
 ) -> tuple[Array, Array, Array]:
     """Gradients of `attention` by its queries, keys and values, for one head.
 
@@ -168,6 +169,7 @@ def attention_grad(
         scale: Factor of the scores.
         bias: `[Q, K]`.
         floor: A row of scores that are all below it has no gradient.
+        no_pairs: Weights of a row whose scores are all -inf: "nan" or "zero".
 
     Returns:
         `[Q, D]`, `[K, D]` and `[K, DV]` f64.
@@ -179,6 +181,8 @@ def attention_grad(
         s = scale * (q @ k.T) if bias is None else scale * (q @ k.T) + bias
         e = np.exp(s - s.max(axis=1, keepdims=True))
         p = e / e.sum(axis=1, keepdims=True)
+        if no_pairs == "zero":
+            p[(s == -np.inf).all(axis=1)] = 0
         by_p = g @ v.T
         by_s = p * (by_p - (p * by_p).sum(axis=1, keepdims=True))
         by_s[s.max(axis=1) < floor] = 0

@@ -55,6 +55,8 @@ BUDGETS = (
     Budget("attention_*16_cuda", 128, 2, 255, -1),
     Budget("attention_*_f32_mma_cuda", 128, 2, 255, -1),
     Budget("attention_*_f32_simt_cuda", 128, 2, 255, -1),
+    Budget("attention_grad_*_queries_cuda", 128, 2, 255, -1),
+    Budget("attention_grad_*_keys_cuda", 128, 2, 255, -1),
     Budget("detect_*_cuda", 256, 4, 64, 1184),
     Budget("choose_*_cuda", 1024, 1, 64, 640),
     Budget("lists_*16_*_cuda", 256, 4, 64, 18496),
@@ -62,6 +64,7 @@ BUDGETS = (
     Budget("pack_b*_cuda", 256, 4, 64, 0),
     Budget("unpack_b*_cuda", 256, 4, 64, 0),
     Budget("live_*_cuda", 256, 4, 64, 32),
+    Budget("elementwise_*_cuda", 256, 2, 128, 35328),
 )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from pitc.ir.cuda_target import CudaTile
 from pitc.ir.cuda_variants import GROUP, SEGMENT, TOTALS
+from pitc.ir.formula import Formula
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.variants import ITEM_BYTES, LINE_BYTES, SQUARE
 
@@ -181,6 +182,31 @@ def moved(rows: int, width: int, word: int) -> dict[str, float]:
     }
 
 
+def elementwise(
+    formula: Formula, rows: int, n: int, warps: int = 0, passes: int = 1
+) -> dict[str, float]:
+    """elementwise: operands and results once; what is of a place, or of a row, for each row.
+
+    Args:
+        formula: What is computed.
+        rows: How many rows; 1 where all elements are one.
+        n: Elements of each.
+        warps: Of a row, where there are several.
+        passes: Over a row in which one number for each place is read.
+    """
+    request = 32 if n % 4 and formula.by_rows else 128  # elements
+
+    def large(item: int) -> float:
+        return touched(rows, n * item, request * item)
+
+    whole, of_row = large(WORD), passes * rows * touched(1, n * WORD, request * WORD)
+    of_kinds = {"whole": whole, "flags": large(1), "row": of_row}
+    of_kinds |= {"column": rows * warps, "number": 0}
+    plan = {f"x{i}": of_kinds[kind] for i, kind in enumerate(formula.kinds)}
+    columns = formula.column_results
+    return plan | {f"y{i}": rows if column else whole for i, column in enumerate(columns)}
+
+
 def attending(
     engine: str, m: int, dtype: str, queries: int, keys: int, d: int, dv: int, *, bias: bool
 ) -> dict[str, float]:
@@ -196,3 +222,34 @@ def attending(
         plan["bias"] = queries * keys * 4 / SECTOR_BYTES * beside
         plan["positions"] = queries / 32 * keys / 8 * beside
     return plan
+
+
+def attending_backwards(
+    m: int, queries: int, keys: int, d: int, dv: int, *, bias: bool
+) -> tuple[dict[str, float], dict[str, float]]:
+    """attention_grad, of one sequence and head: by kernel.
+
+    K and V twice for each tile of queries; Q and G, and the numbers of queries, once for each tile
+    of keys.
+    """
+    row = (d + dv) * WORD / SECTOR_BYTES
+    tiles_q, tiles_k = -(-queries // m), -(-keys // m)
+    of_queries = {
+        "qg": queries * row,
+        "kv": 2 * tiles_q * keys * row,
+        "dq": queries * d * WORD / SECTOR_BYTES,
+        "numbers": queries,
+    }
+    of_keys = {
+        "kv": keys * row,
+        "qg": tiles_k * queries * row,
+        "numbers": tiles_k * queries / 2,
+        "dk dv": keys * row,
+    }
+    if bias:  # a lane takes the elements of its four keys, or queries, one by one
+        beside, requests = 4, queries / 32 * keys
+        of_queries["bias"] = 2 * requests * 4 * beside
+        of_keys["bias"] = requests * 8 * 2
+        of_queries["positions"] = 2 * queries / 32 * keys / 8 * beside
+        of_keys["positions"] = queries / 8 * keys / 32 * beside
+    return of_queries, of_keys

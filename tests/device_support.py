@@ -153,7 +153,7 @@ def session(
     return onnxruntime.InferenceSession(str(path), options, enable_fallback=0)
 
 
-def cuda_node(name: str, plan: Plan, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
+def cuda_node(name: str, plan: Plan | str, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
     """A PIT node for GPUs."""
     return pit_node(name, plan, inputs, outputs, source=CUDA_EP_NAME)
 

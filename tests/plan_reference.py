@@ -1,6 +1,6 @@
 """Runs a lowered model without any kernel: ONNX's reference evaluator, PIT nodes by numpy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise, product
 from typing import Any
 from urllib.parse import unquote
@@ -14,7 +14,7 @@ from onnx.reference.op_run import OpRun
 
 from pitc.codegen.reference import activate
 from pitc.codegen.reference import attention_grad as gradients
-from pitc.ir.formula import REDUCTIONS, Formula
+from pitc.ir.formula import REDUCTIONS, WHOLE, Formula
 from pitc.ir.panels import pack_panels
 from pitc.ir.plan import PLAN_VERSION
 from pitc.passes.rules.record import OPERATORS
@@ -122,46 +122,14 @@ def pairs(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
     Queries that see far more keys than those beside them are the last ones of their sequence.
     """
     q_offsets, k_offsets, q_coords, k_coords, *left = inputs
-    kinds = ("positions", "tables", "keys", "queries", "pairs")
-    counts = {kind: int(fields[kind]) for kind in kinds}
-    operands = dict[str, tuple[Array, ...]]()
-    for kind in (k for k in kinds if counts[k]):
-        operands[kind] = tuple(left.pop(0) for _ in range(1 + (kind == "tables")))
-        assert {len(x) for x in operands[kind]} == {counts[kind]}
+    tests = tests_of({kind: int(fields[kind]) for kind in KINDS}, left)
     assert not left
     sizes = [int(fields.get(name, "1")) for name in ("q_block", "k_block")]
-    orders = [int(fields["orders"]) >> 2 * k & 3 for k in range(counts["tables"])]
-    assert sum(order << 2 * k for k, order in enumerate(orders)) == int(fields["orders"])
     assert len(q_coords) == len(k_coords) == int(fields["rank"])
     keys, seen_by, order = list[int](), list[int](), list[int]()
     tiles = list[tuple[int, int, int]]()
-    for s in range(len(q_offsets) - 1):
-        q, k = (
-            q_coords[-1, slice(*q_offsets[s : s + 2])],
-            k_coords[-1, slice(*k_offsets[s : s + 2])],
-        )
-        holds = []  # of each test, at [query, key]
-        for kind, x in operands.items():
-            for number, rows in enumerate(zip(*x, strict=True)):
-                row, whole = rows[0], (len(q), len(k))
-                if kind == "positions":
-                    x_of_q, y_of_k, z = map(int, row)
-                    holds.append(x_of_q * q[:, None] + y_of_k * k[None, :] + z >= 0)
-                    continue
-                if kind == "tables":
-                    sides = (x.reshape(len(q_offsets) - 1, x.shape[-1])[s] for x in rows)
-                    mine, other = (x[at] for x, at in zip(sides, (q, k), strict=True))
-                    compare = (np.equal, np.less, np.less_equal)[orders[number]]
-                    holds.append(compare(mine[:, None], other[None, :]))
-                    continue
-                extents = row.shape[-2:] if kind == "pairs" else row.shape[-1:]
-                count = int(np.prod(row.shape[: -len(extents)]))
-                assert count == len(q_offsets) - 1 or row.shape[0] == 1
-                live = row.reshape(count, *extents)[s % count] != 0
-                blocks = np.ix_(q // sizes[0], k // sizes[1])
-                place = {"pairs": blocks, "keys": (None, k), "queries": (q, None)}[kind]
-                holds.append(np.broadcast_to(~live[place], whole))
-        visible = truth(list(map(int, fields["program"].split(","))), holds)
+    for s, (q, k) in enumerate(places_of(q_offsets, k_offsets, q_coords, k_coords)):
+        visible = seen_by_tests(fields, tests, (s, len(q_offsets) - 1), q, k, sizes)
         rows = heavy_last(visible)
         order += (rows + q_offsets[s]).tolist()
         for part in tiles_of(rows):
@@ -179,6 +147,91 @@ def pairs(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
     ints = (np.array(x, np.int32) for x in (keys, seen_by, tiles, order))
     of_keys, of_queries, of_tiles, of_rows = ints
     return of_keys, of_queries, of_tiles.reshape(-1, 3), of_rows
+
+
+KINDS: tuple[str, ...] = ("positions", "tables", "keys", "queries", "pairs")
+OF_ATTENTION = ("positions", "tables", "key_tests", "query_tests", "pair_tests")
+Tests = dict[str, tuple[Array, ...]]
+
+
+def tests_of(counts: dict[str, int], left: list[Array]) -> Tests:
+    """What tests of each kind look at, taken from the operands that are left."""
+    found = Tests()
+    for kind in (k for k in KINDS if counts[k]):
+        found[kind] = tuple(left.pop(0) for _ in range(1 + (kind == "tables")))
+        assert {len(x) for x in found[kind]} == {counts[kind]}
+    return found
+
+
+def places_of(
+    q_offsets: Array, k_offsets: Array, q_coords: Array, k_coords: Array
+) -> Iterator[tuple[Array, Array]]:
+    """Positions of the queries and keys of each sequence."""
+    for qs, ks in zip(pairwise(q_offsets), pairwise(k_offsets), strict=True):
+        yield q_coords[-1, slice(*qs)], k_coords[-1, slice(*ks)]
+
+
+def seen_by_tests(
+    fields: dict[str, str],
+    tests: Tests,
+    sequence: tuple[int, int],
+    q: Array,
+    k: Array,
+    sizes: Sequence[int] = (1, 1),
+) -> Array:
+    """Which queries of a sequence, of so many, see which keys: at some positions."""
+    (s, sequences), tables = sequence, int(fields["tables"])
+    orders = [int(fields["orders"]) >> 2 * n & 3 for n in range(tables)]
+    assert sum(order << 2 * n for n, order in enumerate(orders)) == int(fields["orders"])
+    holds = []  # of each test, at [query, key]
+    for kind, x in tests.items():
+        for number, rows in enumerate(zip(*x, strict=True)):
+            row, whole = rows[0], (len(q), len(k))
+            if kind == "positions":
+                x_of_q, y_of_k, z = map(int, row)
+                holds.append(x_of_q * q[:, None] + y_of_k * k[None, :] + z >= 0)
+                continue
+            if kind == "tables":
+                sides = (x.reshape(sequences, x.shape[-1])[s] for x in rows)
+                mine, other = (x[at] for x, at in zip(sides, (q, k), strict=True))
+                compare = (np.equal, np.less, np.less_equal)[orders[number]]
+                holds.append(compare(mine[:, None], other[None, :]))
+                continue
+            extents = row.shape[-2:] if kind == "pairs" else row.shape[-1:]
+            count = int(np.prod(row.shape[: -len(extents)]))
+            assert count == sequences or row.shape[0] == 1
+            live = row.reshape(count, *extents)[s % count] != 0
+            blocks = np.ix_(q // sizes[0], k // sizes[1])
+            place = {"pairs": blocks, "keys": (None, k), "queries": (q, None)}[kind]
+            holds.append(np.broadcast_to(~live[place], whole))
+    return truth(list(map(int, fields["program"].split(","))), holds)
+
+
+def seen_by_program(
+    fields: dict[str, str], inputs: tuple[Array, ...]
+) -> tuple[tuple[Array, ...], list[Array]]:
+    """Operands of attention without what its program looks at, and what that says."""
+    counts = dict(zip(KINDS, (int(fields[name]) for name in OF_ATTENTION), strict=True))
+    size = sum(n > 0 for n in counts.values()) + (counts["tables"] > 0)
+    left = list(inputs[len(inputs) - size :])
+    tests, inputs = tests_of(counts, left), inputs[: len(inputs) - size]
+    lists = (*inputs[3:5], *inputs[-2:])  # offsets, and coordinates
+    sequences = len(inputs[3]) - 1
+    return inputs, [
+        seen_by_tests(fields, tests, (s, sequences), q, k)
+        for s, (q, k) in enumerate(places_of(*lists))
+    ]
+
+
+def seen_of(
+    fields: dict[str, str], inputs: tuple[Array, ...]
+) -> tuple[tuple[Array, ...], list[Array] | None]:
+    """Operands of attention without those that belong to hidden pairs, and what these say."""
+    if "program" in fields:
+        return seen_by_program(fields, inputs)
+    if fields["pairs"] == "0":
+        return inputs, None
+    return inputs[:-4], seen_pairs(inputs[-4:], inputs[3], inputs[4])
 
 
 def truth(program: list[int], tests: list[Array]) -> Array:
@@ -252,10 +305,7 @@ def plane_of_bias(bias: Array, heads: int, sequences: int, s: int, h: int) -> Ar
 
 def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
     q, k, v, q_offsets, k_offsets = inputs[:5]
-    seen = None
-    if fields["pairs"] == "1":
-        *inputs, keys, seen_by, tiles, order = inputs  # type: ignore[assignment]
-        seen = seen_pairs((keys, seen_by, tiles, order), q_offsets, k_offsets)
+    inputs, seen = seen_of(fields, inputs)
     sinks = None
     if "sinks" in fields:  # behind the others, but for lists and live points
         at = 5 + 3 * (fields["bias"] == "1") + (fields["whole"] == "1") * (fields["bias"] != "1")
@@ -410,13 +460,11 @@ def region(fields: dict[str, str], live: Array, *inputs: Array) -> tuple[Array, 
 
 
 def attention_grad(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
-    *inputs, g = inputs  # type: ignore[assignment]
-    q, k, v, q_offsets, k_offsets = inputs[:5]
-    seen = None
-    if fields["pairs"] == "1":
-        *inputs, keys, seen_by, tiles, order = inputs  # type: ignore[assignment]
-        seen = seen_pairs((keys, seen_by, tiles, order), q_offsets, k_offsets)
+    q, k, v, q_offsets, k_offsets, *rest = inputs
+    g = rest.pop()
+    inputs, seen = seen_of(fields, (q, k, v, q_offsets, k_offsets, *rest))
     heads, scale = int(fields["heads"]), number(fields["scale"])
+    q, k, v, g = (x if x.ndim == 3 else x[:, None] for x in (q, k, v, g))  # of one head
     found = [np.zeros(x.shape, np.float32) for x in (q, k, v)]
     for s, h in product(range(len(q_offsets) - 1), range(heads)):
         qs, ks = slice(*q_offsets[s : s + 2]), slice(*k_offsets[s : s + 2])
@@ -429,7 +477,8 @@ def attention_grad(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
         if seen is not None:
             bias = np.where(seen[s], bias, -np.inf)
         read = (q[qs, h], k[ks, h], v[ks, h], g[qs, h])
-        made = gradients(*read, scale, bias, number(fields.get("floor", (-np.inf).hex())))
+        floor = number(fields.get("floor", (-np.inf).hex()))
+        made = gradients(*read, scale, bias, floor, fields.get("no_pairs", "nan"))
         for out, rows, part in zip(found, (qs, ks, ks), made, strict=True):
             out[rows, h] = part
     return tuple(found)
@@ -455,8 +504,14 @@ def elementwise(fields: dict[str, str], *operands: Array) -> tuple[Array, ...]:
     """Step by step, by the operators' records, in the operands' types."""
     formula = Formula.of(fields["kinds"].split(","), unquote(fields["formula"]))
     known: dict[str, Array] = {f"x{i}": x for i, x in enumerate(operands)}
+    whole = max(
+        x.shape[-1] for x, kind in zip(operands, formula.kinds, strict=True) if kind == WHOLE
+    )
     for k, step in enumerate(formula.steps):
         parts = [known[x] if x in known else np.float32(float.fromhex(x)) for x in step.operands]
+        assert step.op not in REDUCTIONS or parts[0].shape[-1:] == (whole,), (
+            "a kernel sums whole rows"
+        )
         known[f"s{k}"] = _step(step.op, parts)
     return tuple(known[f"s{k}"] for k in formula.results)
 

@@ -11,11 +11,13 @@ from benchmarks.gpu.journal import Record, Result
 
 FILES = (
     "test_cuda_pack.py",
+    "test_cuda_elementwise.py",
     "test_detect_cuda.py",
     "test_cuda_listed.py",
     "test_cuda_contract.py",
     "test_cuda_attention.py",
     "test_cuda_seen.py",
+    "test_cuda_attention_grad.py",
 )
 """What others stand on comes first."""
 FEW = ("test_cuda_pack.py", "test_cuda_contract.py")
@@ -24,8 +26,9 @@ FEW_TESTS = "(test_rows_move and 3) or test_leaves_when_not_chosen"
 SANITIZER, COMPLAINED = "compute-sanitizer", 9
 """And its exit code where it finds something."""
 SANITIZED_TESTS = (
-    "test_rows_move or test_variants or test_attends or test_from_zeros_to_the_product"
-    " or test_blocks_of_k or test_detects_and_lists or (test_multiplies and 130)"
+    "test_rows_move or test_rows_of_any_length or test_variants or test_attends"
+    " or (test_widths and attention_grad) or test_from_zeros_to_the_product or test_blocks_of_k"
+    " or test_detects_and_lists or (test_multiplies and 130)"
 )
 """Few, but every family: it slows kernels down by far."""
 JOURNAL, STEP = "PITC_GPU_JOURNAL", "PITC_GPU_STEP"

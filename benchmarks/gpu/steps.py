@@ -47,6 +47,8 @@ STEPS: Mapping[str, Step] = {
         Step("layer", 30, 20, has_peers=True),
         Step("attention", 20, 15, has_peers=True),
         Step("masks", 50, 25, has_peers=True),
+        Step("elementwise", 20, 10, has_peers=True),
+        Step("gradients", 25, 12, has_peers=True),
         Step("detector", 20, 10),
         Step("sessions", 50, 15, "sessions"),
         Step("wgmma", 15, 8, "wgmma"),
@@ -59,8 +61,8 @@ STEPS: Mapping[str, Step] = {
 }
 
 FIRST = (
-    *("smoke", *TESTS, "copy", "gemm", "spmm", "layer", "attention", "masks", "detector"),
-    *("sessions", "wgmma"),
+    *("smoke", *TESTS, "copy", "gemm", "spmm", "layer", "attention", "masks", "elementwise"),
+    *("gradients", "detector", "sessions", "wgmma"),
 )
 SECOND = ("smoke", *SANITIZED, "counters", "tiles", "prices")
 PROVIDER = ("smoke", "bert")

@@ -90,7 +90,17 @@ def cases(step: str, folder: Path, device: Device, *, small: bool) -> Iterator[C
 
 
 def _timed(run: Run, folder: Path) -> Mapping[str, Callable[[], Iterator[Case]]]:
-    from benchmarks.gpu import layer_cases, mask_cases, prices, product_cases, smoke, tiles, wgmma
+    from benchmarks.gpu import (
+        elementwise_cases,
+        gradient_cases,
+        layer_cases,
+        mask_cases,
+        prices,
+        product_cases,
+        smoke,
+        tiles,
+        wgmma,
+    )
 
     return {
         "smoke": lambda: smoke.smoke_cases(run.machine),
@@ -101,6 +111,8 @@ def _timed(run: Run, folder: Path) -> Mapping[str, Callable[[], Iterator[Case]]]
         "layer": lambda: layer_cases.layer_cases(run),
         "attention": lambda: layer_cases.attention_cases(run),
         "masks": lambda: mask_cases.mask_cases(run),
+        "elementwise": lambda: elementwise_cases.elementwise_cases(run),
+        "gradients": lambda: gradient_cases.gradient_cases(run),
         "wgmma": lambda: wgmma.wgmma_cases(run, folder),
         "tiles": lambda: tiles.tile_cases(run, folder),
         "prices": lambda: prices.price_cases(run),

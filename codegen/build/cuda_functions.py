@@ -6,9 +6,12 @@ detect_f16, choose_f16  detect_f16_cuda, choose_f16_cuda
 lists_f16               lists_f16_h32_cuda, lists_f16_h16_cuda
 attention_d64_v64_f16   attention_d64_v64_f16_cuda
 attention_d64_v64_f32   attention_d64_v64_f32_mma_cuda, attention_d64_v64_f32_simt_cuda
+attention_grad_d64_v64_f32
+                        attention_grad_d64_v64_f32_queries_cuda, .._keys_cuda
 pack_b4                 pack_b16_cuda, pack_b4_cuda
 pack_b1                 pack_b16_cuda, pack_b4_cuda, pack_b2_cuda, pack_b1_cuda
 live_points             live_counts_cuda, live_points_cuda
+elementwise_HASH        elementwise_HASH_cuda
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,8 +38,8 @@ def cuda_functions(request: KernelRequest) -> Iterator[Any]:
         ValueError: No family can answer it.
     """
     from pitc.codegen.families import choose_cuda, contract_cuda, detect_cuda, lists_cuda
-    from pitc.codegen.families.attention_cuda import attention
     from pitc.codegen.families.contract_block_cuda import contract_block
+    from pitc.codegen.families.elementwise_cuda import elementwise
 
     tiled: Mapping[str, Emitter] = {
         "gather_gemm": contract_cuda.gather_gemm,
@@ -48,6 +51,9 @@ def cuda_functions(request: KernelRequest) -> Iterator[Any]:
         yield from _of_points(request)
         return
     params = dict(request.params) | {"dtype": request.dtype}
+    if family == "elementwise":
+        yield elementwise(f"{symbol}_cuda", params)
+        return
     tiles = [o.tile for o in offers_of(request.dtype) if o.variant.family == family]
     width = {"width": block_width(request.dtype)}
     if family in tiled:
@@ -66,13 +72,25 @@ def cuda_functions(request: KernelRequest) -> Iterator[Any]:
         for height in GROUP_HEIGHTS:
             own = params | width | {"height": height}
             yield lists_cuda.lists(f"{symbol}_h{height}_cuda", own)
-    elif family == "attention":
-        engines = ("mma", "simt") if request.dtype == "float32" else ("mma",)
-        for engine in engines:
-            suffix = f"_{engine}" if len(engines) > 1 else ""
-            yield attention(f"{symbol}{suffix}_cuda", params, engine)
+    elif family in ("attention", "attention_grad"):
+        yield from _of_heads(request, params)
     else:
         raise ValueError(f"no CUDA kernel for {request}")
+
+
+def _of_heads(request: KernelRequest, params: Mapping[str, Any]) -> Iterator[Any]:
+    """Functions of heads of queries and keys."""
+    from pitc.codegen.families.attention_cuda import attention
+    from pitc.codegen.families.attention_grad_cuda import ROLES, attention_grad
+
+    if request.family == "attention_grad":
+        for role in ROLES:
+            yield attention_grad(f"{request.symbol}_{role}_cuda", params, role)
+        return
+    engines = ("mma", "simt") if request.dtype == "float32" else ("mma",)
+    for engine in engines:
+        suffix = f"_{engine}" if len(engines) > 1 else ""
+        yield attention(f"{request.symbol}{suffix}_cuda", params, engine)
 
 
 def _of_points(request: KernelRequest) -> Iterator[Any]:

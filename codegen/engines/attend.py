@@ -81,37 +81,58 @@ class Words:
     words: tuple[Expr, ...]
 
 
-class Attender(Protocol):
-    """Scores and sums of a block.
+class TileSize(Protocol):
+    """Extents of a tile: rows of the block and of a warp, keys of a step, columns of sums."""
+
+    @property
+    def m(self) -> int:
+        """Rows of the block."""
+        ...
+
+    @property
+    def n(self) -> int:
+        """Keys of a step."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Rows of a warp."""
+        ...
+
+    @property
+    def down(self) -> int:
+        """In how many parts softmax takes them."""
+        ...
+
+    @property
+    def columns(self) -> int:
+        """Columns of which registers hold sums."""
+        ...
+
+
+class Scored(Protocol):
+    """Scores of a block, and whose they are.
 
     Attributes:
-        tile: Their extents.
-        pieces: Shared memory.
         first: The first row of the warp.
         rows: Rows of the tile that this thread has, int32.
         key: The first key of a step of which it has the scores, int32.
         keys: How far behind it they are.
         lanes: Lanes that share a row, as bits of their numbers.
         scores: Registers.
-        sums: Registers.
     """
 
-    tile: AttentionTile
-    pieces: Pieces
     first: Expr
     rows: Sequence[Expr]
     key: Expr
     keys: Sequence[int]
     lanes: Sequence[int]
     scores: Buffer
-    sums: Buffer
 
-    @classmethod
-    def plan(cls, dtype: str, d: int, dv: int, *, bias: bool) -> tuple[AttentionTile, Pieces]:
-        """The tile and the shared memory for operands of some type and width."""
+    @property
+    def tile(self) -> TileSize:
+        """Its extents."""
         ...
-
-    def __init__(self, tile: AttentionTile, pieces: Pieces, block: Block) -> None: ...
 
     def row(self, number: Expr) -> Expr:
         """Row of the tile that is `number` among those that this thread has, int32."""
@@ -121,9 +142,41 @@ class Attender(Protocol):
         """Where the score of the thread's `row` and `key` is."""
         ...
 
+
+class Summed(Scored, Protocol):
+    """The same, and sums of rows.
+
+    Attributes:
+        sums: Registers.
+    """
+
+    sums: Buffer
+
     def columns(self, row: int) -> list[Columns]:
         """Where the sums of the thread's `row` are."""
         ...
+
+
+class Attender(Summed, Protocol):
+    """Scores and sums of a block.
+
+    Attributes:
+        pieces: Shared memory.
+    """
+
+    pieces: Pieces
+
+    @property
+    def tile(self) -> AttentionTile:
+        """Extents of scores and sums."""
+        ...
+
+    @classmethod
+    def plan(cls, dtype: str, d: int, dv: int, *, bias: bool) -> tuple[AttentionTile, Pieces]:
+        """The tile and the shared memory for operands of some type and width."""
+        ...
+
+    def __init__(self, tile: AttentionTile, pieces: Pieces, block: Block) -> None: ...
 
     def words(self, values: Sequence[Expr]) -> list[Words]:
         """Values of a row, in the order of its `columns`, in the type of the operands.
@@ -154,7 +207,7 @@ class Softmax:
         base: What the scores are powers of: `2`, or `e`.
     """
 
-    def __init__(self, engine: Attender, base: str) -> None:
+    def __init__(self, engine: Summed, base: str) -> None:
         self._engine, self._base = engine, base
         self._height, self._width = len(engine.rows), len(engine.keys)
         self._top = ptx.registers(self._height, "float32")
@@ -214,7 +267,33 @@ class Softmax:
 
     def total(self, r: int) -> Expr:
         """The sum of all weights of the thread's row; all lanes that share it ask at once."""
-        total = self._total[r]
-        for lane in self._engine.lanes:
-            total = tir.keep(total + collective.exchanged(total, lane, "float32"))
-        return total
+        return over_lanes(self._engine, self._total[r])
+
+    def top(self, r: int) -> Expr:
+        """The highest score of the thread's row."""
+        return self._top[r]
+
+
+def over_lanes(engine: Scored, part: Expr) -> Expr:
+    """The sum of what the lanes have of a row; all lanes that share it ask at once."""
+    total = part
+    for lane in engine.lanes:
+        total = tir.keep(total + collective.exchanged(total, lane, "float32"))
+    return total
+
+
+def hide_behind(engine: Scored, after: Expr) -> None:
+    """Give keys of a step behind the last one no weight.
+
+    Args:
+        engine: Has the scores.
+        after: Keys from the step on, int32.
+    """
+    lowest = ptx.lowest()
+    left = ptx.held(after - engine.key, "int32")
+    for c, key in enumerate(engine.keys):
+        there = ptx.held(T.Cast("int32", left > key), "int32")
+        for r in range(len(engine.rows)):
+            at = engine.score(r, c)
+            hidden = T.Select(there != 0, engine.scores[at], lowest)
+            tir.assign(engine.scores, hidden, at)

@@ -18,12 +18,13 @@ from typing import Any
 
 from pitc.codegen import collective, ptx, tir
 from pitc.codegen.engines import ring
-from pitc.codegen.engines.attend import LOG2_E, STAGES, Attender, Softmax
+from pitc.codegen.engines.attend import LOG2_E, STAGES, Attender, Softmax, hide_behind
 from pitc.codegen.engines.attend_mma import FragmentAttention
 from pitc.codegen.engines.attend_simt import ThreadAttention
 from pitc.codegen.families import pair_tests_cuda, sight_cuda, sread
+from pitc.codegen.families.bias_cuda import Bias, Places
 from pitc.codegen.families.pair_tests_cuda import NOWHERE, SOMEWHERE
-from pitc.codegen.families.sequences_cuda import Search, part
+from pitc.codegen.families.sequences_cuda import Order, Rows, each_tile, part
 from pitc.codegen.ptx import CHUNK_BYTES
 from pitc.codegen.tir import Buffer, Expr, T
 from pitc.ir.attention_tile import TOGETHER, WARPS
@@ -91,7 +92,7 @@ class _Kernel:
         self.at = {name: T.arg(name, T.int32()) for name in scalars}
         self.gate = tir.device_tensor("gate", (2,), "int32")
         self.number, self.blocks = T.arg("number", T.int32()), T.arg("blocks", T.int32())
-        self.heads, self.sequences = heads, boundaries - 1
+        self.heads = heads
         self.out_words = self.out
         if tir.item_bytes(self.dtype) == 2:
             self.out_words = ptx.seen_as(self.out, "uint32")
@@ -105,30 +106,15 @@ class _Kernel:
                 looks = self.tests.places(pieces.size, tile.m).size
             block = ring.Block(WARPS * 32, thread, ptx.Window(pieces.size + looks))
             engine = kind(tile, pieces, block)
-            sequences = ptx.held(ptx.int32(self.sequences), "int32")
-            search = Search(self.q_offsets, sequences, tile.m, thread % 32)
-            heads = ptx.held(ptx.int32(self.heads), "int32")
-            count = ptx.registers(1, "int32")
-            tir.assign(count, T.int32(0), 0)
-            with tir.when(tir.both(self.gate[0] == self.number, sequences > 0)):
-                tir.assign(count, search.numbers(self.q.shape[0]) * heads, 0)
-            turns = ptx.turns if self.tests is None else ptx.returns
-            with turns(number, self.blocks, count[0]) as turn:
-                if self.tests is not None:
-                    turn = ptx.held(count[0] - 1 - turn, "int32")
-                numbered = ptx.held(T.truncdiv(turn, heads), "int32")
-                s = search.sequence_of(numbered)
-                first, queries = part(self.q_offsets, s, self.q.shape[0])
-                before = (numbered - search.first_number(s)) * tile.m
-                left = ptx.held(T.Select(before >= 0, queries - before, T.int32(0)), "int32")
-                with tir.when(left > 0):
-                    first = ptx.held(first + before, "int32")
-                    head = ptx.held(T.truncmod(turn, heads), "int32")
-                    made = Tile(self, engine, block, s, head, first, left)
-                    if self.tests is None:
-                        made.emit()
-                    else:
-                        made.emit_seen(self.tests)
+            order = Order.ANY if self.tests is None else Order.LAST_FIRST
+            rows = Rows(self.q_offsets, self.q.shape[0], self.heads, tile.m, order)
+            chosen = self.gate[0] == self.number
+            with each_tile(rows, (number, self.blocks), thread, chosen) as at:
+                made = Tile(self, engine, block, at.s, at.head, at.first, at.left)
+                if self.tests is None:
+                    made.emit()
+                else:
+                    made.emit_seen(self.tests)
 
 
 class Tile:
@@ -170,7 +156,7 @@ class Tile:
         tir.assign(after, keys, 0)
         here = ptx.held(T.Cast("int32", engine.first < self.left), "int32")
         softmax.clear()
-        bias = _Bias(self, kernel.bias, k0) if kernel.bias is not None else None
+        bias = self._bias(k0)
 
         def compute(slot: Expr) -> None:
             with tir.when(here != 0):  # of the whole warp
@@ -182,7 +168,7 @@ class Tile:
                 else:
                     bias.add(keys - after[0], after[0])
                 with tir.when(after[0] < tile.n):
-                    self._hide(after[0])
+                    hide_behind(engine, after[0])
                 softmax.step()
                 engine.multiply_values(slot)
             tir.assign(after, after[0] - tile.n, 0)
@@ -212,7 +198,7 @@ class Tile:
         feed_q.copy(T.int32(0), T.int32(0))
         ptx.commit()
         here = ptx.held(T.Cast("int32", engine.first < self.left), "int32")
-        bias = _Bias(self, kernel.bias, k0) if kernel.bias is not None else None
+        bias = self._bias(k0)
         softmax.clear()
         none = T.uint32(0)
         steps = ptx.held(ptx.steps(keys, tile.n), "int32")
@@ -256,7 +242,7 @@ class Tile:
                     with tir.when(hides):
                         sight.hide(word, again)
                     with tir.when(after < tile.n):
-                        self._hide(after)
+                        hide_behind(engine, after)
                     softmax.step()
                     engine.multiply_values(slot)
 
@@ -288,23 +274,21 @@ class Tile:
         loose = _is_loose(self.kernel.dtype, columns)
         return ring.Feed(self.block, piece, source, loose=loose, chunks=tile.chunks(filled))
 
+    def _bias(self, k0: Expr) -> Bias | None:
+        kernel, at = self.kernel, self.kernel.at
+        if kernel.bias is None:
+            return None
+        queries = Places(kernel.qpos, self.first, at["bias_query"])
+        keys = Places(kernel.kpos, k0, at["bias_key"])
+        base = self.s * at["bias_sequence"] + self.head * at["bias_head"]
+        return Bias(self.engine, kernel.bias, base, (queries, self.left), keys, kernel.scale)
+
     def _scale(self) -> None:
         """Scores in powers of 2."""
         scores = self.engine.scores
         factor = ptx.held(self.kernel.scale * T.float32(LOG2_E), "float32")
         for i in range(int(scores.shape[0])):
             tir.assign(scores, scores[i] * factor, i)
-
-    def _hide(self, after: Expr) -> None:
-        """Keys behind the last one have no weight."""
-        engine, lowest = self.engine, ptx.lowest()
-        left = ptx.held(after - engine.key, "int32")
-        for c, key in enumerate(engine.keys):
-            there = ptx.held(T.Cast("int32", left > key), "int32")
-            for r in range(len(engine.rows)):
-                at = engine.score(r, c)
-                hidden = T.Select(there != 0, engine.scores[at], lowest)
-                tir.assign(engine.scores, hidden, at)
 
     def _store(self, keys: Expr) -> None:
         """Store sums / total, or the fill where total is not above 0."""
@@ -350,43 +334,3 @@ class Tile:
             with tir.when(inside):
                 element = start + T.Cast("int64", run.column)
                 ptx.store_run(kernel.out_words, run.words, element // per_word)
-
-
-class _Bias:
-    """Adds the bias of a tile's queries to scores.
-
-    Args:
-        tile: The tile.
-        bias: As a vector.
-        k0: The first key of the sequence, a row of k, int32.
-    """
-
-    def __init__(self, tile: Tile, bias: Buffer, k0: Expr) -> None:
-        kernel, self._engine = tile.kernel, tile.engine
-        self._kernel, self._bias, self._k0 = kernel, bias, k0
-        at = kernel.at
-        base = ptx.held(tile.s * at["bias_sequence"] + tile.head * at["bias_head"], "int32")
-        self._last = ptx.held(ptx.uint32(bias.shape[0] - 1), "uint32")
-        self._rows = ptx.registers(len(self._engine.rows), "int32")
-        for r, row in enumerate(self._engine.rows):
-            query = kernel.qpos[tile.first + T.min(row, tile.left - 1)]
-            tir.assign(self._rows, base + query * at["bias_query"], r)
-
-    def add(self, before: Expr, after: Expr) -> None:
-        """Make scores scale * score + bias.
-
-        Args:
-            before: Keys of the steps before, int32.
-            after: Keys of the sequence from there on, int32, at least one.
-        """
-        engine, kernel = self._engine, self._kernel
-        first = ptx.held(self._k0 + before, "int32")
-        for c, key in enumerate(engine.keys):
-            position = kernel.kpos[first + T.min(engine.key + key, after - 1)]
-            column = ptx.held(position * kernel.at["bias_key"], "int32")
-            for r in range(len(engine.rows)):
-                # In bounds whatever positions say.
-                element = T.min(ptx.uint32(self._rows[r] + column), self._last)
-                bias = self._bias[T.Cast("int64", element)]
-                at = engine.score(r, c)
-                tir.assign(engine.scores, tir.fma(engine.scores[at], kernel.scale, bias), at)

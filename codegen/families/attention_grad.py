@@ -22,6 +22,8 @@ on threads. The caller has set dk and dv to 0. Sums over keys are chains of `KEY
 With `pairs` keys and queries are those of a list, as of `attention`: pairs that are not seen have
 p = 0. A row that sees no key is NaN, as its softmax is.
 
+With `zero`, all weights of a row that sees no key are 0.
+
 With a `floor`, a row whose scores are all below it has w = 0: a mask has replaced them.
 """
 
@@ -42,7 +44,7 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
 
     Args:
         symbol: Name of the kernel.
-        params: `d`, `dv`, `bias`; perhaps `pairs`, `floor`.
+        params: `d`, `dv`, `bias`; perhaps `pairs`, `floor`, `zero`.
         target: CPU level.
     """
     if not all(1 <= params[width] <= MAX_WIDTH for width in ("d", "dv")):
@@ -76,6 +78,7 @@ class _Kernel(Kernel):
         self.dvalues = tir.tensor("dv", (tk, heads, self.dv))
         self.scale = tir.float_scalar("scale")
         self.floor = tir.float_scalar("floor") if params.get("floor") else None
+        self.of_no_key = 0 if params.get("zero") else float("nan")
         names = ["hq", "hk", "hv", "hg", "ho", "q0", "q1", "k0", "k1"]
         names += ["bias_base", "bias_sq", "bias_sk"] if params["bias"] else []
         self.at = dict(zip(names, tir.scalars(*names), strict=True))
@@ -167,9 +170,9 @@ class _Block(QueryBlock):
     def score_gradients(self) -> None:
         """Make w = p * (v . gt - sum over keys of p * (v . gt)), of p / total."""
         kernel, rows, means = self.kernel, self.rows, [tir.Variable() for _ in self.groups]
-        nan, values = tir.splat(float("nan")), InPlace(kernel, kernel.v, "hv")
+        none, values = tir.splat(kernel.of_no_key), InPlace(kernel, kernel.v, "hv")
         factors = [
-            tir.keep(tir.select(t.value > tir.splat(0), tir.splat(1) / t.value, nan))
+            tir.keep(tir.select(t.value > tir.splat(0), tir.splat(1) / t.value, none))
             for t in self.total
         ]
         for g in self.groups:

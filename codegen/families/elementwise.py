@@ -16,46 +16,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.vector_math import erf, exp, relu, sigmoid, tanh
-from pitc.ir.formula import COLUMN, FLAGS, NUMBER, REDUCTIONS, ROW, Formula, Step
+from pitc.codegen.families.elementwise_steps import FUNCTIONS, truth
+from pitc.ir.formula import COLUMN, FLAGS, NUMBER, ROW, Formula, Step
 from pitc.ir.target import CpuLevel
 
-_HALF = 0.5  # between the truth values 0 and 1
-
-
-def _truth(condition: tir.Expr) -> tir.Expr:
-    return tir.select(condition, tir.splat(1), tir.splat(0))
-
-
-def _either(a: tir.Expr, b: tir.Expr) -> tir.Expr:
-    return _truth(a + b > tir.splat(_HALF))
-
-
-FUNCTIONS: Mapping[str, Callable[..., tir.Expr]] = {
-    "Add": lambda a, b: a + b,
-    "Sub": lambda a, b: a - b,
-    "Mul": lambda a, b: tir.rounded(a * b),
-    "Div": lambda a, b: a / b,
-    "Neg": lambda x: x * tir.splat(-1),
-    "Reciprocal": lambda x: tir.splat(1) / x,
-    "Sqrt": tir.root,
-    "Exp": exp,
-    "Erf": erf,
-    "Tanh": tanh,
-    "Sigmoid": sigmoid,
-    "Relu": relu,
-    "Less": lambda a, b: _truth(a < b),
-    "LessOrEqual": lambda a, b: _truth(a <= b),
-    "Greater": lambda a, b: _truth(a > b),
-    "GreaterOrEqual": lambda a, b: _truth(a >= b),
-    "Equal": lambda a, b: _truth(a == b),
-    "Not": lambda x: tir.splat(1) - x,
-    "And": lambda a, b: a * b,
-    "Or": _either,
-    "Where": lambda c, a, b: tir.select(c > tir.splat(_HALF), a, b),
-    "Cast": lambda x: x,
-}
-"""By operator, on vectors."""
+_FUNCTIONS = {**FUNCTIONS, "Mul": lambda a, b: tir.rounded(a * b)}
 
 
 def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
@@ -89,32 +54,17 @@ class _Kernel:
             for i, column in enumerate(formula.column_results)
         ]
         self.r0, self.r1, self.j0, self.j1 = tir.scalars("r0", "r1", "j0", "j1")
-        self.levels = self._levels()
-
-    def _levels(self) -> list[int]:
-        """For each step how many reductions are behind one another before it is known."""
-        found = list[int]()
-        for step in self.formula.steps:
-            known = max((found[int(x[1:])] for x in step.operands if x[0] == "s"), default=0)
-            found.append(known + (step.op in REDUCTIONS))
-        return found
 
     def emit(self) -> None:
         """Row by row."""
         formula = self.formula
         with tir.rounding(), tir.serial(self.r0, self.r1) as row:
             of_row = dict[str, tir.Expr]()
-            for level in range(max(self.levels) + 1):
-                for k, step in enumerate(formula.steps):
-                    plain = formula.columns[k] and step.op not in REDUCTIONS
-                    if plain and self.levels[k] == level:
-                        of_row[f"s{k}"] = self._applied(step, of_row, row)
-                sums = {
-                    f"s{k}": step
-                    for k, step in enumerate(formula.steps)
-                    if step.op in REDUCTIONS and self.levels[k] == level + 1
-                }
-                if sums:
+            for level, reduced in enumerate([*formula.reduced, []]):
+                for k in formula.of_columns(level):
+                    of_row[f"s{k}"] = self._applied(formula.steps[k], of_row, row)
+                if reduced:
+                    sums = {f"s{k}": formula.steps[k] for k in reduced}
                     of_row |= self._reduced(sums, of_row, row)
             self._write_columns(of_row, row)
             self._each(lambda at, lanes: self._write(of_row, row, at, lanes))
@@ -186,7 +136,7 @@ class _Kernel:
             if name[0] == "s":
                 step = self.formula.steps[int(name[1:])]
                 parts = [self._value(x, known, row, at, lanes) for x in step.operands]
-                known[name] = tir.keep(FUNCTIONS[step.op](*parts))
+                known[name] = tir.keep(_FUNCTIONS[step.op](*parts))
             else:
                 known[name] = tir.keep(self._operand(name, row, at, lanes))
         return known[name]
@@ -195,7 +145,7 @@ class _Kernel:
         """A step of numbers of a row, in every lane."""
         zero = tir.int64(0)
         parts = [self._value(x, of_row, row, zero, tir.LANES) for x in step.operands]
-        return tir.keep(FUNCTIONS[step.op](*parts))
+        return tir.keep(_FUNCTIONS[step.op](*parts))
 
     def _operand(self, name: str, row: tir.Expr, at: tir.Expr, lanes: int | tir.Expr) -> tir.Expr:
         """A vector of an operand, or a number in every lane."""
@@ -204,7 +154,7 @@ class _Kernel:
         place = int(name[1:])
         operand, kind = self.operands[place], self.formula.kinds[place]
         if kind == FLAGS:
-            return _truth(tir.flags(operand, row, at, lanes=lanes))
+            return truth(tir.flags(operand, row, at, lanes=lanes), tir.LANES)
         if kind in (COLUMN, NUMBER):
             return tir.splat(operand[row if kind == COLUMN else tir.int64(0)])
         return tir.load(operand, *([] if kind == ROW else [row]), at, lanes=lanes)

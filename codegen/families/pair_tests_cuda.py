@@ -7,7 +7,7 @@ from pitc.codegen import collective, ptx, tir
 from pitc.codegen.tir import Buffer, Expr, T
 from pitc.ir.attention_tile import WARPS
 from pitc.ir.cuda_target import CUDA_ARCHS
-from pitc.ir.seen import KEYS, PAIRS, POSITIONS, QUERIES, TABLES, steps_of
+from pitc.ir.seen import KEYS, PAIRS, POSITIONS, QUERIES, TABLES, steps_of, turned
 
 CHUNK = WARPS * 32
 """Steps that are looked at together: one for each thread."""
@@ -131,10 +131,11 @@ class Tests:
     Args:
         text: The formula.
         sequences: How many there are, int64.
+        of_keys: Keys look at queries: what is called a query here is a key, and the other way.
     """
 
-    def __init__(self, text: str, sequences: Expr) -> None:
-        self.steps, self.sequences = steps_of(text), sequences
+    def __init__(self, text: str, sequences: Expr, *, of_keys: bool = False) -> None:
+        self.steps, self.sequences, self.are_turned = steps_of(text), sequences, of_keys
         eq, ek = tir.size("query_extent"), tir.size("key_extent")
 
         def declared(ops: Iterable[str], name: str, dtype: str, *shape: Expr) -> Buffer | None:
@@ -148,6 +149,10 @@ class Tests:
         self.keys = declared(KEYS, "key_flags", "int8", ek)
         self.queries = declared(QUERIES, "query_flags", "int8", eq)
         self.pairs = declared(PAIRS, "pair_flags", "int8", eq, ek)
+        if of_keys:
+            self.steps = turned(self.steps)
+            self.of_queries, self.of_keys = self.of_keys, self.of_queries
+            self.keys, self.queries = self.queries, self.keys
 
     def count(self, *ops: str) -> int:
         """How many tests of some kinds there are."""
@@ -187,7 +192,8 @@ class Tests:
             The bound, int32 from 0 to NEVER, and whether it holds below the bound.
         """
         assert self.positions is not None
-        x, y, z = (ptx.held(self.positions[number, i], "int64") for i in range(3))
+        places = (1, 0, 2) if self.are_turned else (0, 1, 2)
+        x, y, z = (ptx.held(self.positions[number, i], "int64") for i in places)
         rest, zero, one = ptx.held(x * to_int64(query) + z, "int64"), T.int64(0), T.int64(1)
         size = ptx.held(T.max(T.max(y, zero - y), one), "int64")
         # Most factors of keys are 1 or -1, and a division takes a hundred instructions.
@@ -202,12 +208,19 @@ class Tests:
         assert self.pairs is not None
         _, queries, keys = self.pairs.shape
         row = to_int64(s) + self.sequences * number
+        if self.are_turned:
+            return row * queries * keys + to_int64(_inside(query, keys))
         return (row * queries + to_int64(_inside(query, queries))) * keys
 
     def key_of_pairs(self, key: Expr) -> Expr:
-        """A key's place in it, int32."""
+        """A key's number in it, int32."""
         assert self.pairs is not None
-        return _inside(key, self.pairs.shape[2])
+        return _inside(key, self.pairs.shape[1 if self.are_turned else 2])
+
+    def after_row(self, key: Expr) -> Expr:
+        """How far behind a row's first flag that of a key's number is, int64."""
+        assert self.pairs is not None
+        return to_int64(key) * self.pairs.shape[2] if self.are_turned else to_int64(key)
 
 
 def _inside(place: Expr, extent: Expr) -> Expr:

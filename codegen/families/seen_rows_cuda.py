@@ -8,7 +8,7 @@ ends: a step of keys is compared with these first.
 from dataclasses import dataclass
 
 from pitc.codegen import ptx, tir
-from pitc.codegen.engines.attend import Attender
+from pitc.codegen.engines.attend import Scored
 from pitc.codegen.engines.ring import Block
 from pitc.codegen.families.pair_tests_cuda import Ends, Flags, Places, Tests
 from pitc.codegen.tir import Buffer, Expr, T
@@ -39,7 +39,7 @@ class SeenRows:
     def __init__(
         self,
         tests: Tests,
-        engine: Attender,
+        engine: Scored,
         block: Block,
         places: Places,
         keys: tuple[Expr, Expr],

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pitc.codegen import collective, ptx, tir
-from pitc.codegen.engines.attend import Attender
+from pitc.codegen.engines.attend import Scored
 from pitc.codegen.engines.ring import Block
 from pitc.codegen.families.pair_tests_cuda import (
     EVERYWHERE,
@@ -97,7 +97,7 @@ class SeenSteps:
     def __init__(
         self,
         tests: Tests,
-        engine: Attender,
+        engine: Scored,
         block: Block,
         places: Places,
         rows: SeenRows,
@@ -242,8 +242,11 @@ class SeenSteps:
     def _over_pairs(self, number: int, first: Expr, count: Expr) -> Expr:
         """Where a test of pairs holds in this thread's step: a byte for each warp, int32.
 
-        Each warp looks at its rows, at one step after the other.
+        Each warp looks at its rows, at one step after the other; not where flags that lie side by
+        side are of one step: such steps are seen somewhere.
         """
+        if self._tests.are_turned:
+            return T.int32(sum(SOMEWHERE << 8 * warp for warp in range(WARPS)))
         at, lane = self._at, ptx.held(self._block.thread % 32, "int32")
         warp, n = ptx.held(self._block.thread // 32, "int32"), self._engine.tile.n
         together = _TOGETHER if self._engine.tile.columns <= _FEW else 1

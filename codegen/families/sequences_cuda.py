@@ -12,6 +12,11 @@ of the next one. With m = 64 and sequences of 10, 0, 130 and 64 rows:
 A warp finds the sequence of a number by looking at 32 at a time: in two looks among 1024.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
 from pitc.codegen import collective, ptx, tir
 from pitc.codegen.tir import Buffer, Expr, T
 
@@ -72,3 +77,80 @@ def part(offsets: Buffer, s: Expr, rows: Expr) -> tuple[Expr, Expr]:
     end = ptx.int32(rows)
     begin = ptx.held(T.max(T.min(offsets[s], end), T.int32(0)), "int32")
     return begin, ptx.held(T.max(T.min(offsets[s + 1], end) - begin, T.int32(0)), "int32")
+
+
+class Order(Enum):
+    """In which order blocks take tiles, the most work first where that is known."""
+
+    ANY = 0
+    FIRST_FIRST = 1
+    LAST_FIRST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of which tiles are made.
+
+    Args:
+        offsets: Where sequences begin.
+        count: Rows that there is room for, int64.
+        heads: How many, int64.
+        m: Rows of a tile.
+        order: Of tiles.
+    """
+
+    offsets: Buffer
+    count: Expr
+    heads: Expr
+    m: int
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class TileRows:
+    """Rows of a tile.
+
+    Args:
+        s: The sequence, int32.
+        head: The head, int32.
+        first: The first row, int32.
+        left: Rows of the sequence from there on, int32, at least one.
+    """
+
+    s: Expr
+    head: Expr
+    first: Expr
+    left: Expr
+
+
+@contextmanager
+def each_tile(
+    rows: Rows, blocks: tuple[Expr, Expr], thread: Expr, chosen: Expr
+) -> Iterator[TileRows]:
+    """Open a loop over tiles and heads, heads of one tile first, in which blocks take turns.
+
+    Args:
+        rows: Of which tiles are made.
+        blocks: Number of the block, and how many there are, int32.
+        thread: Number of the thread, int32.
+        chosen: Whether the kernel has anything to do.
+    """
+    sequences = ptx.held(ptx.int32(rows.offsets.shape[0] - 1), "int32")
+    search = Search(rows.offsets, sequences, rows.m, thread % 32)
+    heads = ptx.held(ptx.int32(rows.heads), "int32")
+    count = ptx.registers(1, "int32")
+    tir.assign(count, T.int32(0), 0)
+    with tir.when(tir.both(chosen, sequences > 0)):
+        tir.assign(count, search.numbers(rows.count) * heads, 0)
+    turns = ptx.turns if rows.order is Order.ANY else ptx.returns
+    with turns(*blocks, count[0]) as turn:
+        if rows.order is Order.LAST_FIRST:
+            turn = ptx.held(count[0] - 1 - turn, "int32")
+        numbered = ptx.held(T.truncdiv(turn, heads), "int32")
+        s = search.sequence_of(numbered)
+        first, there = part(rows.offsets, s, rows.count)
+        before = (numbered - search.first_number(s)) * rows.m
+        left = ptx.held(T.Select(before >= 0, there - before, T.int32(0)), "int32")
+        with tir.when(left > 0):
+            first = ptx.held(first + before, "int32")
+            yield TileRows(s, ptx.held(T.truncmod(turn, heads), "int32"), first, left)

@@ -14,14 +14,13 @@ import operator
 from collections.abc import Callable
 
 from pitc.codegen import collective, ptx, tir
-from pitc.codegen.engines.attend import Attender
+from pitc.codegen.engines.attend import Scored
 from pitc.codegen.engines.ring import Block
 from pitc.codegen.families.pair_tests_cuda import (
     EVERYWHERE,
     SOMEWHERE,
     Places,
     Tests,
-    to_int64,
 )
 from pitc.codegen.families.seen_rows_cuda import SeenRows
 from pitc.codegen.families.seen_steps_cuda import SeenSteps, evaluated
@@ -47,7 +46,7 @@ class Sight:
     def __init__(
         self,
         tests: Tests,
-        engine: Attender,
+        engine: Scored,
         block: Block,
         places: Places,
         keys: tuple[Buffer, Expr, Expr],
@@ -152,7 +151,7 @@ class Sight:
         def look(part: ptx.Register, row: Expr) -> None:
             start = ptx.held(tests.row_of_pairs(number, s, self.rows.position(row)), "int64")
             for c, key in enumerate(of_keys):
-                self._set(part, flags[start + to_int64(key)] == 0, 1 << c)
+                self._set(part, flags[start + tests.after_row(key)] == 0, 1 << c)
 
         self._each_row(word, look)
 

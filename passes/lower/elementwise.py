@@ -77,7 +77,7 @@ def fuse_elementwise(packed: Packed) -> None:
     graph, main = packed.graph, packed.graph.model.graph
     plans = [plan_of(node) for node in packed.nodes()]
     chooses = any(isinstance(plan, ChooseChannels) for plan in plans)  # sizes are others then
-    if graph.target.kind != "cpu" or not plans or chooses:
+    if not plans or chooses:
         return
     main.sort()
     sources = {made: source for source, made in packed.log.made.items()}
@@ -253,6 +253,9 @@ def _is_formula(graph: Graph, group: Group) -> bool:
     operands = {x for n in group.nodes for x in _read(n) if x not in made and _number(x) is None}
     if len(operands) > MOST_OPERANDS or None in {_kind(graph, x, group.dims) for x in operands}:
         return False
+    reduced = (dims_of(graph, _read(n)[0]) for n in group.nodes if n.op_type in REDUCTIONS)
+    if not all(dims is not None and same_dims(dims, group.dims) for dims in reduced):
+        return False  # a kernel sums whole rows
     return len(_formula(graph, group)[0].text) <= LONGEST
 
 

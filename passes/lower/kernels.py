@@ -61,9 +61,14 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
 
             listed = {"pairs": request(pairs=1)} if plan.pairs else {}
             return {"attention": request(), **listed}
+        case AttentionGrad() if target.kind == "cuda":
+            of_heads: Params = {"d": plan.d, "dv": plan.dv, "bias": int(plan.bias)}
+            of_heads |= {"sees": plan.sees} if plan.sees else {}
+            return {plan.op: KernelRequest.of_cuda(plan.op, plan.dtype, **of_heads)}
         case AttentionGrad():
             widths: Params = {"d": plan.d, "dv": plan.dv, "bias": int(plan.bias)}
             widths |= {} if plan.floor is None else {"floor": 1}
+            widths |= {"zero": 1} if plan.no_pairs == "zero" else {}
             roles = {"attention_grad": KernelRequest.of("attention_grad", **widths)}
             if plan.pairs:
                 roles["pairs"] = KernelRequest.of("attention_grad", **widths, pairs=1)
@@ -74,7 +79,7 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
             return dense | listed
         case Elementwise():
             given: Params = {"kinds": ",".join(plan.kinds), "formula": plan.formula}
-            return {"elementwise": KernelRequest.of("elementwise", **given)}
+            return {"elementwise": KernelRequest.of(plan.op, plan.dtype, target.kind, **given)}
         case Norm():
             flags = {"centred": int(plan.centred), "bias": int(plan.bias)}
             return {"norm": KernelRequest.of("norm", "bfloat16", n=plan.n, **flags)}

@@ -53,7 +53,7 @@ from pitc.passes.regions.form import (
     static_shape,
 )
 from pitc.passes.regions.layout import layout_of, wide
-from pitc.passes.regions.pairs import program, tests_of
+from pitc.passes.regions.pairs import program_fields
 from pitc.passes.regions.score_walk import walk
 from pitc.passes.regions.scores import Scores, is_factor, live_pairs, rest_on_zeros
 from pitc.passes.regions.steps import Steps
@@ -244,7 +244,6 @@ def _form(
             Code.NO_LOWERING, "a sink of each head, whose rows are apart", scores.sink or ""
         )
     hidden, lists = tuple(scores.hidden), graph.target.hides_pairs == "lists"
-    tests = tests_of(hidden) if hidden and not lists else None
     inner, weight = scores.inner, scores.weight_steps
     score = inner.function if inner is not None and isinstance(inner.function, Steps) else None
     plan = Attention(
@@ -269,17 +268,8 @@ def _form(
         weight_step=None if weight is None else weight.step,
         weight_above=None if weight is None else weight.above,
     )
-    if tests is not None:
-        plan = replace(
-            plan,
-            program=program(hidden),
-            positions=tests.positions,
-            tables=tests.tables,
-            orders=tests.orders,
-            key_tests=tests.keys,
-            query_tests=tests.queries,
-            pair_tests=tests.pairs,
-        )
+    if hidden and not lists:
+        plan = replace(plan, **program_fields(hidden))
     return Form(
         (site.out,),
         _operands(plan, site.context.domain, keys.domain, scores, (queries, key, values)),

@@ -24,7 +24,7 @@ import onnx_ir as ir
 from pitc.ir.constant import ZN
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, Coords, Digit, Poly, bare_dim
+from pitc.ir.index import ONE, Coords, Digit, Poly, total_of
 from pitc.ir.nodes import input_names
 from pitc.ir.plans.ops import AttentionGrad
 from pitc.ir.refusal import Code, Refusal
@@ -37,6 +37,7 @@ from pitc.passes.regions.contraction import (
     read_of,
     to_iteration,
     to_operand,
+    to_source,
 )
 from pitc.passes.regions.domain import Domain, covering
 from pitc.passes.regions.form import (
@@ -53,10 +54,15 @@ from pitc.passes.regions.form import (
     zero_facts,
 )
 from pitc.passes.regions.layout import wide
+from pitc.passes.regions.pairs import program_fields
 from pitc.passes.regions.score_walk import walk
 from pitc.passes.regions.scores import Scores, is_factor, known_at_pairs, live_pairs, rest_on_zeros
-from pitc.passes.regions.softmax_grad import SoftmaxGradient, gradients_of, softmax_gradient
-from pitc.passes.regions.weights import softmax_of
+from pitc.passes.regions.softmax_grad import (
+    SoftmaxGradient,
+    are_weights,
+    gradients_of,
+    softmax_gradient,
+)
 
 
 class Part(Enum):
@@ -118,9 +124,9 @@ def attention_gradient(site: PackCandidate) -> Form | Refusal:
     for that of queries, and over keys for those of keys and of values.
     """
     refusal = site.refuse(Code.AXIS_NOT_PIT, "it is no gradient of attention")
-    graph, expr = site.context.graph, site.expr
+    expr = site.expr
     plain = len(site.node.inputs) == 2 and len(expr.reduced) == 1 and is_plain(site.node)
-    if graph.target.kind != "cpu" or not plain or site.context.domain.lives_everywhere:
+    if not plain or site.context.domain.lives_everywhere:
         return refusal
     for operand in (0, 1):
         for sides in _sides(site, operand):
@@ -181,7 +187,7 @@ def _gradients(graph: Graph, way: _Way, key: Digit, part: Part) -> Iterator[Soft
         found = softmax_gradient(graph, way.name, key.dim)
         if found is not None:
             yield found
-    elif softmax_of(graph, way.name, key.dim) is not None:
+    elif are_weights(graph, way.name, key.dim):
         yield from gradients_of(graph, way.name, key.dim)
 
 
@@ -198,10 +204,10 @@ def _way_back(graph: Graph, name: str, digits: tuple[Digit, ...]) -> _Way:
         node, expr = graph[way.name].producer, graph[way.name].expr
         if node is None or expr is None or node.domain:
             return way
-        turned = None if way.masks else _turned(expr, way.digits)
+        turned = None if way.masks else _turned(graph, way.name, way.digits)
         names = input_names(node)
         if turned is not None:
-            way.name, way.digits = names[0], turned
+            way.name, way.digits = turned
         elif node.op_type in ("Mul", "Div") and (found := _number(graph, node)) is not None:
             operand, number = found
             way.name, way.factor = names[operand], way.factor * number
@@ -213,14 +219,17 @@ def _way_back(graph: Graph, name: str, digits: tuple[Digit, ...]) -> _Way:
         way.nodes.append(node)
 
 
-def _turned(expr: TensorExpr, digits: tuple[Digit, ...]) -> tuple[Digit, ...] | None:
-    """Digits of what a node turns; None where it does something else."""
-    if expr.combine is not Combine.MOVE or len(expr.reads) != 1 or expr.reads[0].operand != 0:
+def _turned(graph: Graph, name: str, digits: Coords) -> tuple[str, Coords] | None:
+    """What a value turns, or gives in other dimensions, and digits there; None of other steps."""
+    node, expr = graph[name].producer, graph[name].expr
+    if node is None or expr is None or expr.combine is not Combine.MOVE or len(expr.reads) != 1:
         return None
-    dims = [None if p is None else bare_dim(p) for p in expr.reads[0].index]
-    if None in dims or sorted(d for d in dims if d is not None) != list(range(len(expr.shape))):
+    source = input_names(node)[expr.reads[0].operand]
+    shape = graph[source].shape
+    if shape is None or expr.reads[0].within or total_of(shape) != total_of(expr.shape):
         return None
-    return to_operand(digits, expr.reads[0])
+    found = to_source(digits, expr, shape)
+    return None if found is None else (source, found)
 
 
 def _number(graph: Graph, node: ir.Node) -> tuple[int, float] | None:
@@ -278,19 +287,22 @@ def _form(site: PackCandidate, sides: _Sides) -> Form | Refusal:
         return site.refuse(Code.NO_LOWERING, f"head sizes {sizes} are not in 1..{longest}")
     if any(graph.dtype(p.name) != np.float32 for p in rows.values()):
         return site.refuse(Code.NO_LOWERING, "gradients of attention are lowered for float32 only")
-    floor = _floor(sides, scores)
+    hidden, lists = tuple(scores.hidden), graph.target.hides_pairs == "lists"
     plan = AttentionGrad(
         d=sizes[0],
         dv=sizes[1],
         heads=prod(heads),
         scale=float(scores.scale),
         bias=bool(scores.bias),
-        pairs=bool(scores.hidden),
-        floor=floor,
+        pairs=bool(hidden) and lists,
+        floor=_floor(sides, scores),
+        no_pairs="nan" if scores.guard is None else "zero",
         dtype="float32",
+        **({} if lists or not hidden else program_fields(hidden)),
     )
-    products = (graph[name].producer for name in (scores.name, gradient.by_weights))
-    passed = (*sides.way.nodes, *gradient.nodes, *scores.absorbs, *products)
+    products = (scores.name, *(name for name, _ in _turns(graph, gradient.by_weights)))
+    made = (graph[name].producer for name in products)
+    passed = (*sides.way.nodes, *gradient.nodes, *scores.absorbs, *made)
     return Form(
         (site.out,),
         _operands(plan, sides, scores, rows),
@@ -304,7 +316,7 @@ def _form(site: PackCandidate, sides: _Sides) -> Form | Refusal:
 
 def _unsupported(site: PackCandidate, scores: Scores) -> Refusal | None:
     """Scores of which the kernel has no gradient."""
-    steps = (scores.weight_steps, scores.inner, scores.sink, scores.guard)
+    steps = (scores.weight_steps, scores.inner, scores.sink)
     if any(s is not None for s in steps) or scores.factors or scores.nan_to_zero or scores.uniform:
         text = "scores or weights go through steps that gradients are not lowered for"
         return site.refuse(Code.NO_LOWERING, text, scores.name)
@@ -374,7 +386,9 @@ def _operands_read(
         ("qk", scores.name, scores.query_coords, scores.key_coords),
         ("gv", by_weights, sides.q_coords, sides.k_coords),
     )
-    for operands, name, at_q, at_k in products:
+    for operands, value, of_q, of_k in products:
+        name, at = _turns(graph, value, (*of_q, *of_k))[-1]
+        at_q, at_k = at[: len(of_q)], at[len(of_q) :]
         expr, node = graph[name].expr, graph[name].producer
         heads = head_digits(graph, name, (*at_q, at_k[-1]))
         sums = expr is not None and expr.combine is Combine.PRODUCT and len(expr.reduced) == 1
@@ -390,23 +404,41 @@ def _operands_read(
             if packing is None:
                 text = "an operand of attention is not packed over its rows"
                 return site.refuse(Code.NO_FACT, text, input_names(node)[k])
-            found[operand] = packing
+            found[operand] = _first_of_same_rows(context, packing)
         sizes.append(expr.reduced[0])
     beside = found[{Part.QUERIES: "k", Part.KEYS: "q", Part.VALUES: "g"}[sides.part]]
-    if _source(graph, beside) != _source(graph, sides.rows.packing):
+    if _rows_of(graph, beside) != _rows_of(graph, sides.rows.packing):
         return site.refuse(Code.LAYOUT, "the product is of other rows", sides.rows.packing.name)
     return found, sizes[0], sizes[1]
 
 
-def _source(graph: Graph, packing: Packing) -> tuple[str, tuple[Digit, ...], Domain]:
-    """What rows are of, where they are turned alone."""
-    name, digits = packing.name, (*packing.coords, *wide(packing.layout.rest))
-    while (expr := graph[name].expr) is not None and (node := graph[name].producer) is not None:
-        turned = _turned(expr, digits)
-        if turned is None:
-            break
-        name, digits = input_names(node)[0], turned
-    return name, digits, packing.domain
+def _turns(graph: Graph, name: str, digits: Coords = ()) -> list[tuple[str, Coords]]:
+    """A value, what it turns, what that turns and so on, with digits of each."""
+    found = [(name, digits)]
+    while (turned := _turned(graph, *found[-1])) is not None:
+        found.append(turned)
+    return found
+
+
+def _first_of_same_rows(context: FormContext, packing: Packing) -> Packing:
+    """The packing of the first value with these rows, which later ones turn: a node that gives
+    several gradients stands where the first of them does.
+    """
+    size, first = len(packing.coords), packing
+    for name, digits in _turns(context.graph, packing.name, _digits_of(packing))[1:]:
+        for other in context.rows(name):
+            if (other.coords, _digits_of(other)[size:]) == (digits[:size], digits[size:]):
+                first = other
+    return first
+
+
+def _digits_of(packing: Packing) -> Coords:
+    return (*packing.coords, *wide(packing.layout.rest))
+
+
+def _rows_of(graph: Graph, packing: Packing) -> tuple[str, Coords, Domain]:
+    """What packed rows are of."""
+    return (*_turns(graph, packing.name, _digits_of(packing))[-1], packing.domain)
 
 
 def _operands(

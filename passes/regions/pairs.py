@@ -6,6 +6,7 @@ here: its pairs are computed, and that is exact, too.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from pitc.ir.constant import is_zero
 from pitc.ir.graph import Graph
@@ -136,6 +137,20 @@ def tests_of(hidden: Sequence[Condition]) -> Tests:
     compared = [leaf for leaf in found["tables"] if isinstance(leaf, Compared)]
     orders = sum(_order(leaf) << 2 * k for k, leaf in enumerate(compared))
     return Tests(**{kind: len(of_kind) for kind, of_kind in found.items()}, orders=orders)
+
+
+def program_fields(hidden: Sequence[Condition]) -> dict[str, Any]:
+    """The fields of a plan whose kernel evaluates which pairs are seen."""
+    tests = tests_of(hidden)
+    return {
+        "program": program(hidden),
+        "positions": tests.positions,
+        "tables": tests.tables,
+        "orders": tests.orders,
+        "key_tests": tests.keys,
+        "query_tests": tests.queries,
+        "pair_tests": tests.pairs,
+    }
 
 
 def _order(leaf: Compared) -> int:

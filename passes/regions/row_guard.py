@@ -19,9 +19,10 @@ from pitc.ir.constant import BOUNDED, TOP, Constant, Range, is_assumed, is_numbe
 from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import Digit, Maps, Poly, dim_index, substitute
-from pitc.ir.nodes import first_output
+from pitc.ir.nodes import first_output, input_names
 from pitc.ir.region import Region, Test, covers, pull, region
 from pitc.passes.rules.constants import evaluate_constants
+from pitc.passes.rules.record import operator_of
 
 LONGEST = 8  # steps from the mask to the condition
 
@@ -56,13 +57,34 @@ def row_guard(graph: Graph, expr: TensorExpr, names: Sequence[str], key: int) ->
         key: The dimension of keys of its result.
     """
     reads = [r for r in expr.reads if r.operand == 0]
-    zeros = [k for k in (1, 2) if (c := graph.splat(names[k])) is not None and is_zero(c)]
+    zeros = [k for k in (1, 2) if _is_zero(graph, names[k])]
     if len(reads) != 1 or len(zeros) != 1 or graph.splat(names[0]) is not None:
         return None
     index = [p for p in reads[0].index if p is not None]
     if len(index) != len(reads[0].index) or any(d.dim == key for p in index for d in p.digits()):
         return None
     return RowGuard(names[0], tuple(index), zeros == [1])
+
+
+def guarded(graph: Graph, name: str, key: int) -> str | None:
+    """The weights that a guard follows, in the shape of its result; None where a value is none.
+
+    Args:
+        graph: The analysed graph.
+        name: The value.
+        key: Its dimension of keys.
+    """
+    node, expr = graph[name].producer, graph[name].expr
+    if node is None or expr is None or node.domain or not operator_of(node).chooses:
+        return None
+    names = input_names(node)
+    guard = row_guard(graph, expr, names, key)
+    kept = None if guard is None else names[2 if guard.when else 1]
+    return kept if kept is not None and graph[kept].shape == graph[name].shape else None
+
+
+def _is_zero(graph: Graph, name: str) -> bool:
+    return any(not f.region and is_zero(f.constant) for f in graph[name].fills)
 
 
 def settled(guard: RowGuard, rows: "Rows") -> bool:

@@ -17,6 +17,7 @@ from pitc.ir.expr import Combine, Reducer
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE
 from pitc.ir.nodes import first_input, first_output, input_names
+from pitc.passes.regions.row_guard import guarded
 from pitc.passes.regions.weights import softmax_of
 from pitc.passes.rules.record import PackRule, operator_of
 
@@ -75,7 +76,7 @@ def softmax_gradient(graph: Graph, name: str, key: int) -> SoftmaxGradient | Non
         if len(sums) != 1 or len(plain) != 1 or terms[inner] != -scale:
             continue
         (weights,) = plain
-        if softmax_of(graph, weights, key) is None or sums[0].factors != inner:
+        if not are_weights(graph, weights, key) or sums[0].factors != inner:
             continue
         others = [f for f in inner if f != weights]
         if len(inner) != 2 or len(others) != 1 or not isinstance(others[0], str):
@@ -84,6 +85,13 @@ def softmax_gradient(graph: Graph, name: str, key: int) -> SoftmaxGradient | Non
             product = sums[0].value
             return SoftmaxGradient(weights, others[0], product, -scale, tuple(nodes))
     return None
+
+
+def are_weights(graph: Graph, name: str, key: int) -> bool:
+    """True for weights of a softmax over the keys, also behind guards on rows."""
+    while (kept := guarded(graph, name, key)) is not None:
+        name = kept
+    return softmax_of(graph, name, key) is not None
 
 
 def gradients_of(graph: Graph, weights: str, key: int) -> Iterator[SoftmaxGradient]:

@@ -97,3 +97,52 @@ class AttentionTile:
     def chunks(self, columns: int) -> int:
         """Of a row."""
         return -(-columns * self.item // CHUNK_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class GradientTile:
+    """The same where attention's gradients are computed, in float32: rows are of queries and steps
+    of keys, or rows of keys and steps of queries.
+
+    Args:
+        d: Columns of q and k.
+        dv: Columns of v and of the gradient.
+    """
+
+    d: int
+    dv: int
+
+    @property
+    def columns(self) -> int:
+        """Of either, the wider one, with those that are filled up."""
+        return max(filled(self.d), filled(self.dv))
+
+    @property
+    def down(self) -> int:
+        """Rows of a thread are taken together."""
+        return 1
+
+    @property
+    def height(self) -> int:
+        """Rows of a thread: two operands of as many rows lie in shared memory."""
+        return 4 if self.columns <= _SUMS else 2
+
+    @property
+    def rows(self) -> int:
+        """Rows of a warp: four threads have them, one below the other."""
+        return 4 * self.height
+
+    @property
+    def m(self) -> int:
+        """Rows of the block."""
+        return self.rows * WARPS
+
+    @property
+    def n(self) -> int:
+        """Rows of a step."""
+        return 32 if self.columns <= _SUMS // 2 else 8 * (self.height // 2)
+
+
+def filled(columns: int) -> int:
+    """Columns of float32 numbers, filled up to what lanes of a row have."""
+    return -(-columns // 32) * 32

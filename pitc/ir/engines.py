@@ -6,7 +6,7 @@ the same on CPUs                cpu     v4:6x64 v3:6x16
 
 from dataclasses import dataclass
 
-from pitc.ir.attention_tile import AttentionTile
+from pitc.ir.attention_tile import AttentionTile, GradientTile
 from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
 from pitc.ir.cuda_variants import dense_tiles, offers_of, tile_time
 from pitc.ir.gpu_speed import clocks_of
@@ -40,7 +40,7 @@ def kernels_of(plan: KernelPlan, target: Target, rows: int | None = None) -> Ker
         rows: Of the product, where they are known.
     """
     if not isinstance(plan, Contract | Attention | AttentionGrad | OuterProducts):
-        return Kernels("cpu", KernelRecord(plan.op, ()))
+        return Kernels("simt" if target.kind == "cuda" else "cpu", KernelRecord(plan.op, ()))
     of_rows = tuple(
         f"{v.name} {v.micro_tile().k}x1"
         for v in VARIANTS.values()
@@ -50,6 +50,9 @@ def kernels_of(plan: KernelPlan, target: Target, rows: int | None = None) -> Ker
         listed = (cpu_level_of(name) for name in target.machines)
         tiles = tuple(f"{x.level}:{x.listed_tile[0]}x{x.listed_tile[1]}" for x in listed)
         return Kernels("cpu", KernelRecord(plan.op, tiles, of_rows))
+    if isinstance(plan, AttentionGrad) and target.kind == "cuda":
+        tile = GradientTile(plan.d, plan.dv)
+        return Kernels("simt", KernelRecord(plan.op, (f"simt{tile.m}x{tile.n}",)))
     if target.kind == "cuda" and not isinstance(plan, AttentionGrad):
         return _on_cuda(plan, target.machines, rows)
     levels, engine = [cpu_level_of(name) for name in target.machines], "cpu"

@@ -100,6 +100,28 @@ class Formula:
             found.append(step.op in REDUCTIONS or plain)
         return tuple(found)
 
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """For each step how many reductions are behind one another before it is known."""
+        found = list[int]()
+        for step in self.steps:
+            known = max((found[int(x[1:])] for x in step.operands if x[0] == "s"), default=0)
+            found.append(known + (step.op in REDUCTIONS))
+        return tuple(found)
+
+    @property
+    def reduced(self) -> list[list[int]]:
+        """Steps that reduce rows, by level from the first."""
+        return [
+            [k for k, s in enumerate(self.steps) if s.op in REDUCTIONS and self.levels[k] == level]
+            for level in range(1, max(self.levels) + 1)
+        ]
+
+    def of_columns(self, level: int) -> list[int]:
+        """Steps that are computed of columns alone, as soon as so many levels are known."""
+        plain = ((k, s) for k, s in enumerate(self.steps) if s.op not in REDUCTIONS)
+        return [k for k, _ in plain if self.columns[k] and self.levels[k] == level]
+
     @property
     def column_results(self) -> tuple[bool, ...]:
         """For each result whether it is a column."""

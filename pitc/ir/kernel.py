@@ -121,19 +121,21 @@ class KernelRequest:
                 found += [name for name, param in ATTENTION_STORED.items() if p.get(param)]
                 return "_".join([f"attention_d{p['d']}_v{p['dv']}", *found])
             case "attention_grad":
-                found = [x for x in ("bias", "pairs", "floor") if p.get(x)]
+                found = [x for x in ("bias", "pairs", "floor", "zero") if p.get(x)]
                 return "_".join([f"attention_grad_d{p['d']}_v{p['dv']}", *found])
         raise ValueError(f"unknown kernel family {self.family!r}")
 
     def _cuda_symbol(self, p: Mapping[str, int | str]) -> str:
         if self.family == "live_points":
             return self.family
+        if self.family == "elementwise":
+            return Formula.of(str(p["kinds"]).split(","), str(p["formula"])).symbol
         if self.family in ("pack", "unpack"):
             return f"{self.family}_b{ITEM_BYTES[self.dtype]}"
         name = [self.family]
         if self.family in ("detect", "choose", "lists"):
             name += ["bits"] if p.get("bits") else []
-        elif self.family == "attention":
+        elif self.family in ("attention", "attention_grad"):
             name += [f"d{p['d']}", f"v{p['dv']}", *(["bias"] if p["bias"] else [])]
             name += [f"sees_{p['sees']}"] if p.get("sees") else []
         else:

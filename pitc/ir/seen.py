@@ -7,7 +7,7 @@ A step is a letter, and of a test its number among those of its kind.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 BOTH, EITHER, NEGATE = "a", "o", "n"
@@ -54,4 +54,19 @@ def steps_of(text: str) -> tuple[Step, ...]:
         depth += 1 - taken
     if depth != 1 or "".join(step.text for step in found) != text:
         raise ValueError(f"{text!r} is no formula of pairs")
+    return tuple(found)
+
+
+_SIDES = {KEYS: QUERIES, QUERIES: KEYS}
+_OPPOSITE = {"l": "m", "m": "l"}
+
+
+def turned(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The same formula with keys for queries and queries for keys: q < k is not (k <= q)."""
+    found: list[Step] = []
+    for step in steps:
+        if step.op in _OPPOSITE:
+            found += [Step(_OPPOSITE[step.op], step.number), Step(NEGATE)]
+        else:
+            found.append(Step(_SIDES.get(step.op, step.op), step.number))
     return tuple(found)

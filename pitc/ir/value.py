@@ -41,6 +41,8 @@ class Value:
         clean_if: The same for "neither NaN nor +inf".
         no_infinity: Every element is finite or NaN.
         guard_flag: The flag IsNaN(p), where it is the result of a guard Where(IsNaN(p), 0, p).
+        guarded_softmax: The softmax p, where it is Where(c, 0, p) and c holds in rows of -inf.
+        guards_softmax: It is such a c, or between p's terms and c.
         bit: Its bit in provenance, once it has facts or is tested (`Graph.note_bit`).
         term: It reaches a softmax element by element.
         score: It is a sum of products among those that is assumed to be bounded.
@@ -51,6 +53,8 @@ class Value:
         slack: Slack facts: regions in which any number up to a limit would do, and the limit.
         room: Regions in which any number up to a limit would do that keeps what is known of it, and
             the limit.
+        signed: Regions in which any number would do with the sign that is known of it
+            (`facts/signs.py`).
         dead_rows: Dead facts of its dense form, where it has a row per entry of a list.
         wanted_whole: It is an output of the graph, and no part of that is given up.
         whole_readers: The nodes of which no dead fact of it can come: each reads all of it.
@@ -74,6 +78,8 @@ class Value:
     clean_if: Region | None = None
     no_infinity: bool = False
     guard_flag: str = ""
+    guarded_softmax: str = ""
+    guards_softmax: bool = False
     bit: int = 0
     term: bool = False
     score: bool = False
@@ -83,6 +89,7 @@ class Value:
     dead: list[Region] = field(default_factory=list)
     slack: Slack = field(default_factory=lambda: ([], inf))
     room: Slack = field(default_factory=lambda: ([], inf))
+    signed: list[Region] = field(default_factory=list)
     dead_rows: list[Region] = field(default_factory=list)
     wanted_whole: bool = False
     whole_readers: list[ir.Node] = field(default_factory=list)
@@ -90,7 +97,8 @@ class Value:
     @property
     def is_loose(self) -> bool:
         """Other numbers would do somewhere: it may change where what it is computed from does."""
-        return bool(self.dead or self.slack[0] or self.room[0] or self.dead_rows)
+        weaker = self.slack[0] or self.room[0] or self.signed
+        return bool(self.dead or weaker or self.dead_rows)
 
     def from_before(self) -> Value:
         """The record without what is known from behind the value."""
@@ -99,6 +107,7 @@ class Value:
             dead=[],
             slack=([], inf),
             room=([], inf),
+            signed=[],
             dead_rows=[],
             sign_unseen=False,
             wanted_whole=False,

@@ -62,6 +62,10 @@ const std::string kCudaGemm =
 constexpr const char* kChoose =
     "pitc-plan 8\nbudget=500\nchannels=3,64,8\nnodes=a%2Cb%0A%C3%A4,/conv-1._~\n"
     "op=choose_channels\nplaces=all,8,0\nweights=2,1\n";
+constexpr const char* kGradient =
+    "pitc-plan 8\nbias=1\nd=64\ndtype=float32\ndv=60\nheads=2\nidentity=1/x\n"
+    "kernels=attention_grad:a\nlibrary=kernels.so\nno_pairs=zero\nop=attention_grad\npairs="
+    "0\nscale=0x1.0p-3\n";
 constexpr const char* kDetect = "pitc-plan 8\nop=detect\nrank=2\n";
 
 void ReadsEveryOperation() {
@@ -127,6 +131,20 @@ void ReadsPlansForGpus() {
   CHECK(Contains(Error(With(kAttention, "heads=2", "group=2\nheads=2"), Machine::kCuda),
                  "plan: expected no key 'group' for a GPU"));
 
+  CHECK(Error(kGradient).empty() && Error(kGradient, Machine::kCuda).empty());
+  const std::string listed = With(kGradient, "pairs=0", "pairs=1");
+  CHECK(Error(listed).empty());
+  CHECK(Contains(Error(listed, Machine::kCuda), "plan: expected pairs=0 for a GPU, got '1'"));
+  const auto programmed = [](const std::string& program) {
+    const std::string counts = "orders=0\npair_tests=0\npairs=0\npositions=1\n" + program;
+    return With(With(kGradient, "no_pairs=zero", "key_tests=0\nno_pairs=zero"), "pairs=0",
+                counts + "\nquery_tests=0\ntables=1");
+  };
+  CHECK(Error(programmed("program=3,4,0"), Machine::kCuda).empty());
+  CHECK(Contains(Error(programmed("program=3,4,0")), "expected no key 'program' for a CPU"));
+  CHECK(Contains(Error(programmed("program=3"), Machine::kCuda),
+                 "plan: expected a program with all of its tests"));
+
   CHECK(Contains(Error(kCudaGemm), "plan: expected dtype=float32 for a CPU, got 'float16'"));
   CHECK(Contains(Error(kGemm, Machine::kCuda), "plan: key 'clocks_sm_..' is missing"));
   const auto refused = [](const std::string& old_line, const std::string& new_line) {
@@ -147,7 +165,8 @@ void ReadsPlansForGpus() {
                  "plan: unknown key 'clocks_sm_80'"));
   for (const char* text : {kDetect, kChoose})
     CHECK(Contains(Error(text, Machine::kCuda),
-                   "plan: expected op as one of pack, unpack, contract, attention, region, got"));
+                   "plan: expected op as one of pack, unpack, contract, attention, attention_grad, "
+                   "elementwise, region, got"));
 }
 
 // A plan with prices for sm_80: the place of an offer, and three other numbers.

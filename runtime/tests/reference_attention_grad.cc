@@ -37,7 +37,7 @@ void Add(double factor, const float* from, int64_t size, float* to) {
 }
 
 int AttentionGrad(const Any* raw, int32_t count, int d, int dv, bool has_bias, bool pairs,
-                  bool has_floor) {
+                  bool has_floor, bool zero) {
   Args args(raw, count);
   Rows q{args.Floats(3), 0}, k{args.Floats(3), 0}, v{args.Floats(3), 0}, g{args.Floats(3), 0};
   const Tensor* bias = has_bias ? args.Floats(1) : nullptr;
@@ -85,8 +85,9 @@ int AttentionGrad(const Any* raw, int32_t count, int d, int dv, bool has_bias, b
       if (pairs && !(Data<int32_t>(seen_by)[entry] >> (lane - q0) & 1)) p[j] = lowest;
       most = std::max(most, p[j]);
     }
-    for (double& x : p) sum += x = std::exp(x - most);
-    for (size_t j = 0; j < p.size(); ++j) mean += (p[j] /= sum) * w[j];
+    const bool blind = zero && most == lowest;
+    for (double& x : p) sum += x = blind ? 0 : std::exp(x - most);
+    for (size_t j = 0; j < p.size(); ++j) mean += (p[j] /= blind ? 1 : sum) * w[j];
     std::fill_n(dq.At(i), d, 0.0f);
     for (size_t j = 0; j < p.size(); ++j) {
       const int64_t row = key(k0 + static_cast<int64_t>(j));
@@ -101,11 +102,13 @@ int AttentionGrad(const Any* raw, int32_t count, int d, int dv, bool has_bias, b
 
 }  // namespace
 
-#define GRAD(suffix, bias, pairs, floor) \
-  KERNEL(attention_grad_d4_v6##suffix, AttentionGrad, 4, 6, bias, pairs, floor)
+#define GRAD(suffix, bias, pairs, floor, zero) \
+  KERNEL(attention_grad_d4_v6##suffix, AttentionGrad, 4, 6, bias, pairs, floor, zero)
 
-GRAD(, false, false, false)
-GRAD(_bias, true, false, false)
-GRAD(_pairs, false, true, false)
-GRAD(_bias_floor, true, false, true)
-GRAD(_bias_pairs_floor, true, true, true)
+GRAD(, false, false, false, false)
+GRAD(_bias, true, false, false, false)
+GRAD(_pairs, false, true, false, false)
+GRAD(_bias_floor, true, false, true, false)
+GRAD(_bias_pairs_floor, true, true, true, false)
+GRAD(_zero, false, false, false, true)
+GRAD(_pairs_zero, false, true, false, true)

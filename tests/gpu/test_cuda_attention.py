@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from pitc.codegen.engines import attend_mma, attend_simt, ring
-from pitc.codegen.engines.attend import Softmax
+from pitc.codegen.engines.attend import Softmax, hide_behind
 from pitc.codegen.engines.multiprocessor import transposed
 from pitc.codegen.families import attention_cuda
-from pitc.codegen.families.attention_cuda import Tile
 from pitc.codegen.families.sequences_cuda import Search
 from tests.attention_cases import CANARY, Case
 from tests.codegen_kernels import Array
@@ -264,7 +263,7 @@ def test_refuses() -> None:
 
 
 F16, TF32, F32 = PLAIN[0], PLAIN[2], PLAIN[3]
-Fragments, Threads = attend_mma.FragmentAttention, attend_simt.ThreadAttention
+Fragments, Threads = attend_mma.FragmentAttention, attend_simt.ThreadTile
 TWINS: dict[str, tuple[Kind, Any, str, str]] = {
     "keys_not_permuted": (TF32, Fragments._multiply_wide, "r % 2 * 2 + r // 2", "r"),
     "columns_not_permuted": (TF32, Fragments._multiply_wide, "% 2 * _FOUR + group // 2", "% 8"),
@@ -275,12 +274,12 @@ TWINS: dict[str, tuple[Kind, Any, str, str]] = {
         "at + 1], self.scores[at])",
     ),
     "words_not_exchanged": (F16, transposed, "if b < len(values)", "if b < 0"),
-    "another_lane": (F32, Threads.multiply_values, "self._group + x", "self._group + 7 - x"),
-    "another_query": (F32, Threads.multiply_keys, "self.rows[r], chunk", "self.rows[r] ^ 1, chunk"),
+    "another_lane": (F32, Threads.add, "self._group + x", "self._group + 7 - x"),
+    "another_query": (F32, Threads.multiply, "self.rows[r], chunk", "self.rows[r] ^ 1, chunk"),
     "sums_do_not_decay": (F16, Softmax._rows, "self._engine.sums[place] * decay", "decay"),
     "total_does_not_decay": (F16, Softmax._row, " * self._decay[r], r)", ", r)"),
     "lanes_apart": (F16, Softmax._row, "in engine.lanes", "in ()"),
-    "keys_behind_the_last": (F16, Tile._hide, "left > key", "left >= key"),
+    "keys_behind_the_last": (F16, hide_behind, "left > key", "left >= key"),
     "another_sequence": (F16, Search.sequence_of, "<= number", "< number"),
     "no_barrier_in_steps": (F16, ring.run, "ptx.barrier()\n        before", "before"),
     "no_barrier_between_tiles": (F16, ring.run, "ptx.barrier()  #", "#"),

@@ -4,6 +4,7 @@ import functools
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,14 +16,17 @@ from pitc.codegen.build.cubin import KernelResources, kernel_resources
 from pitc.codegen.build.cuda_functions import cuda_functions, functions_of
 from pitc.codegen.build.find_cuda import find_cuda_compiler
 from pitc.codegen.build.kernel_keys import Key
+from pitc.codegen.engines.attend_grad import GradientPieces
 from pitc.codegen.engines.attend_mma import FragmentAttention
 from pitc.codegen.engines.attend_simt import ThreadAttention
 from pitc.codegen.families import contract_cuda
 from pitc.codegen.families.pair_tests_cuda import Places
 from pitc.errors import MachineError
+from pitc.ir.attention_tile import GradientTile
 from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_TILES
 from pitc.ir.kernel import KernelRequest
 from tests.cuda_budgets import BUDGETS, REGISTERS, Budget, budget_of
+from tests.gpu.test_cuda_elementwise import CROWDED, FLAT, NORM
 from tests.kept_code import cuda_module
 
 ALL = "PITC_ALL_CUBINS"
@@ -49,10 +53,23 @@ FORMS: tuple[tuple[str, dict[str, int | str]], ...] = (
     *(("attention", {"d": d, "dv": d, "bias": bias}) for d in (64, 128, 256) for bias in (0, 1)),
 )
 """Families, and what their kernels are asked for; `k` = 1: rows start anywhere."""
-REQUESTS = [
-    *(KernelRequest.of_cuda(family, dtype, **form) for family, form in FORMS for dtype in DTYPES),
+OTHERS = [
     *(KernelRequest.of_cuda(family, "int8") for family in ("pack", "unpack")),
     KernelRequest.of("live_points", "bool", "cuda"),
+    *(
+        KernelRequest.of("elementwise", "float32", "cuda", kinds=kinds, formula=formula)
+        for kinds, formula in (NORM, CROWDED, FLAT["comparisons"])
+    ),
+    *(
+        KernelRequest.of_cuda("attention_grad", "float32", d=d, dv=d, bias=bias)
+        for d in (64, 128, 256)
+        for bias in (0, 1)
+    ),
+]
+"""Kernels that there are in one type alone."""
+REQUESTS = [
+    *(KernelRequest.of_cuda(family, dtype, **form) for family, form in FORMS for dtype in DTYPES),
+    *OTHERS,
 ]
 
 
@@ -95,7 +112,7 @@ def compiled() -> Iterator[tuple[KernelRequest, str]]:
     for i, (family, form) in enumerate(FORMS):
         dtype = "float32" if i % 2 else DTYPES[i // 2 % 2]
         yield KernelRequest.of_cuda(family, dtype, **form), archs[i % len(archs)]
-    yield from zip(REQUESTS[-3:], archs, strict=False)
+    yield from zip(OTHERS, cycle(archs), strict=False)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +178,26 @@ def test_formulas_of_pairs_keep_to_the_budgets(dtype: str, d: int, text: str, ar
     for function in functions(request):
         symbol = str(function.attrs["global_symbol"])
         assert over(used_by(function, arch), budget_of(symbol)) == [], (symbol, arch)
+
+
+@pytest.mark.parametrize(
+    ("d", "text", "arch"),
+    [(64, "p0", "sm_90"), (64, LONG, "sm_80"), (128, "f0n", "sm_120"), (256, LONG, "sm_86")],
+)
+def test_gradients_under_formulas_keep_to_the_budgets(d: int, text: str, arch: str) -> None:
+    for bias in (0, 1):
+        sizes = {"d": d, "dv": d, "bias": bias, "sees": text}
+        for function in functions(KernelRequest.of_cuda("attention_grad", "float32", **sizes)):
+            symbol = str(function.attrs["global_symbol"])
+            assert over(used_by(function, arch), budget_of(symbol)) == [], (symbol, arch)
+
+
+def test_gradients_of_heads_of_any_width_fit() -> None:
+    for width in (8, 64, 65, 128, 129, 256):
+        tile = GradientTile(width, width)
+        size = GradientPieces.of(tile).size(numbers=True)
+        size += Places(size // 4, tile.m, 8, 8, 8, kept=False).size
+        assert all(size <= arch.shared_bytes for arch in CUDA_ARCHS.values()), width
 
 
 def test_formulas_of_wide_heads_spill_little() -> None:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from pitc.codegen.engines import mma, ring
+from pitc.codegen.engines.attend_grad import GradientPieces
 from pitc.codegen.families import attention_cuda, contract_cuda, lists_cuda, pack_cuda
+from pitc.ir.attention_tile import GradientTile
 from pitc.ir.cuda_target import CUDA_TILES, CudaTile
 from pitc.ir.cuda_variants import GROUP, KINDS
 from tests import cuda_traffic as planned
@@ -17,7 +19,14 @@ from tests.cuda_emulator import Emulated
 from tests.cuda_emulator.device import Launch
 from tests.cuda_kernels import Product, emulated
 from tests.detect_reference import Array, listed, parts_of, words_of
-from tests.gpu import test_cuda_attention, test_cuda_contract, test_cuda_listed, test_detect_cuda
+from tests.gpu import (
+    test_cuda_attention,
+    test_cuda_attention_grad,
+    test_cuda_contract,
+    test_cuda_elementwise,
+    test_cuda_listed,
+    test_detect_cuda,
+)
 
 ROWS = (128, 200)
 """Whole dense tiles; and a part of one."""
@@ -194,6 +203,28 @@ def test_attention(kind: test_cuda_attention.Kind) -> None:
         assert launch.shared_bytes == pieces.size
 
 
+@pytest.mark.parametrize(
+    "kind", test_cuda_attention_grad.COUNTED, ids=test_cuda_attention_grad.name
+)
+def test_gradients_of_attention(kind: test_cuda_attention_grad.Kind) -> None:
+    d, dv, bias, _ = kind
+    tile, device = GradientTile(d, dv), test_cuda_attention_grad.kernels(kind)
+    for queries, keys in ((256, 256), (250, 244)):
+        some = test_cuda_attention_grad.made(kind, [(queries, keys)])
+        some.heads = 1
+        for positions in some.positions:
+            positions[:] = np.arange(len(positions))
+        if bias:
+            some.bias = some.normal(1, 1, 256, 256)
+        plans = planned.attending_backwards(tile.m, queries, keys, d, dv, bias=bool(bias))
+        for first, plan in zip((True, False), plans, strict=True):
+            some.gradients(device, test_cuda_attention_grad.name(kind), first=first)
+            (launch,) = device.launches
+            assert over(launch, plan) == [], (queries, keys, first)
+            pieces = GradientPieces.of(tile)
+            assert launch.shared_bytes == pieces.size(numbers=not first)
+
+
 @functools.cache
 def copies() -> Emulated:
     """All kernels that pack and unpack rows."""
@@ -214,6 +245,35 @@ def test_rows_are_copied_once(size: int, words: int) -> None:
     for name, first, last in (("pack", x, packed), ("unpack", packed, x)):
         copies().run(f"{name}_b{size}_cuda", first, index, last, 3)
         assert over(copies().launches[0], planned.moved(64, words * size, size)) == []
+
+
+@pytest.mark.parametrize("name", ["comparisons", "flags"])
+@pytest.mark.parametrize("n", [6000, 5999])
+def test_elements_are_read_and_written_once(name: str, n: int) -> None:
+    case = test_cuda_elementwise.FLAT[name]
+    formula = test_cuda_elementwise.formula_of(case)
+    given = test_cuda_elementwise.operands(formula, 1, n)
+    test_cuda_elementwise.run(case, given, 1, n, 3)
+    assert (
+        over(test_cuda_elementwise.kernel(case).launches[0], planned.elementwise(formula, 1, n))
+        == []
+    )
+
+
+@pytest.mark.parametrize(("name", "passes"), [("norm", 2), ("no sums", 1), ("a sum of flags", 1)])
+@pytest.mark.parametrize(
+    ("rows", "n", "warps"), [(24, 512, 1), (9, 1992, 4), (9, 1999, 4), (4, 4096, 8)]
+)
+def test_rows_are_read_once_for_all_levels_of_sums(
+    name: str, passes: int, rows: int, n: int, warps: int
+) -> None:
+    case = test_cuda_elementwise.ROWS[name]
+    formula = test_cuda_elementwise.formula_of(case)
+    given = test_cuda_elementwise.operands(formula, rows, n)
+    test_cuda_elementwise.run(case, given, rows, n, 3)
+    (launch,) = test_cuda_elementwise.kernel(case).launches
+    assert over(launch, planned.elementwise(formula, rows, n, warps, passes)) == []
+    assert launch.shared_bytes <= budget_of("elementwise_x_cuda").shared_bytes
 
 
 # Kernels that are wrong in one way: each is over one budget.

@@ -21,6 +21,8 @@ STRUCK = {
     "layer": "attention",
     "attention": "attention",
     "masks": "sees_p0n",
+    "elementwise": "elementwise",
+    "gradients": "attention_grad",
     "detector": "detect",
     "sessions": "gather_gemm",
     "tiles": "64x64",

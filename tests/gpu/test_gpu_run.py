@@ -109,6 +109,14 @@ def test_all_steps_run_through(tmp_path: Path) -> None:
         assert row["error"] < 1e-3 and row["tflops"] > 0 and row["graph"]
         assert "torch" in result["left_out"] and 0 < result["case"]["live_share"] <= 1
     assert named["masks-96-causal"]["case"]["live_pairs"] == 96 * 97 // 2
+    for name in ("gelu-grad-6x96", "norm-grad-5x66"):
+        result = named[f"elementwise-{name}"]
+        rows = {row["name"]: row for row in result["contenders"]}
+        assert list(rows) == ["pitc", "step-by-step"] and result["gbytes_per_s"] > 0
+        assert all(row["error"] < 1e-6 and row["graph"] for row in rows.values())
+    for name in ("4x16-m5", "96-causal"):
+        (row,) = named[f"gradients-{name}"]["contenders"]
+        assert row["name"] == "pitc" and row["error"] < 1e-5 and row["tflops"] > 0 and row["graph"]
     assert named["session-bert-f16"]["errors"].keys() == {
         *("full", "right", "left", "one", "1x1", "2x40")
     }

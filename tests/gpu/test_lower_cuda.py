@@ -102,6 +102,26 @@ def test_kernels_are_asked_for_without_sizes(model: onnx.ModelProto) -> None:
     }
 
 
+@pytest.mark.parametrize("is_half", [False, True], ids=["float32", "float16"])
+def test_elementwise_nodes_are_computed_in_one_pass_in_float32(is_half: bool) -> None:
+    model = bert(replace(CONFIG, layers=1, hidden=256), np.random.default_rng(0))
+    (output,) = model.graph.output
+    model.graph.node.append(helper.make_node("Exp", [output.name], ["grown"]))
+    model.graph.node.append(helper.make_node("Mul", ["grown", output.name], ["product"]))
+    output.name = "product"
+    found = lowered(half(model) if is_half else model, CUDA)
+    fused = [f for f in plans(found.model) if f["op"] == "elementwise"]
+    if is_half:
+        assert not fused and {n.op_type for n in found.model.graph} >= {"Exp", "Mul"}
+        return
+    (plan,) = fused
+    assert plan["source"] == "PitCudaExecutionProvider" and plan["kinds"] == "whole"
+    (request,) = [k for k in found.kernels if k.family == "elementwise"]
+    assert request.kind == "cuda" and plan["kernels"] == f"elementwise:{request.symbol}"
+    (record,) = [r for r in found.report.nodes if r.kernel and r.kernel.operation == "elementwise"]
+    assert record.engine == "simt"
+
+
 @pytest.mark.parametrize("linear", ["matmul", "gemm"])
 def test_every_bias_is_as_long_as_all_panels(linear: str) -> None:
     model = bert(replace(CONFIG, linear=linear), np.random.default_rng(0))

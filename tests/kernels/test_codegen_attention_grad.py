@@ -13,9 +13,10 @@ from tests.codegen_kernels import LEVELS, Array, bits, guarded, library, normal
 
 WIDTHS = [(1, 1), (5, 7), (33, 20), (64, 64), (128, 256)]
 KINDS = [((33, 20), "bias"), ((64, 64), "pairs"), ((5, 7), "bias pairs")]
+KINDS += [((5, 7), "bias zero"), ((33, 20), "pairs zero")]
 REQUESTS = tuple(
     KernelRequest.of(
-        "attention_grad", d=d, dv=dv, bias=int("bias" in kind), pairs=int("pairs" in kind)
+        "attention_grad", d=d, dv=dv, **{x: int(x in kind) for x in ("bias", "pairs", "zero")}
     )
     for (d, dv), kind in [*((w, "") for w in WIDTHS), *KINDS]
 )
@@ -51,6 +52,9 @@ class Case:
         self.bias = normal(rng, 3 + len(self.q) * len(self.k)).reshape(-1)
         self.seen = rng.random((queries, keys)) < 0.3
         self.seen[:, :1] = True
+        if "zero" in kind:  # some rows see no key
+            self.seen[::3] = False
+            self.bias[rng.random(len(self.bias)) < 0.5] = -np.inf
 
     def arguments(self) -> dict[str, Array]:
         """What the reference takes."""
@@ -67,7 +71,8 @@ class Case:
         if "pairs" in self.kind:
             bias = np.where(self.seen, bias, -np.inf)
         x = self.arguments()
-        return reference.attention_grad(x["q"], x["k"], x["v"], x["g"], self.scale, bias)
+        rows, no_pairs = (x["q"], x["k"], x["v"], x["g"]), "zero" if "zero" in self.kind else "nan"
+        return reference.attention_grad(*rows, self.scale, bias, no_pairs=no_pairs)
 
     def run(self, kernels: KernelLibrary, level: str, cuts: tuple[int, ...] = ()) -> list[Array]:
         """The gradients of the sequence; everything else must be untouched."""

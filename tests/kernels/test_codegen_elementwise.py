@@ -46,7 +46,10 @@ def one(op: str) -> KernelRequest:
 FLAGS = request("flags,flags,whole", FLAGGED)
 OF_NORM = request("whole,whole,row,column,number", NORM)
 PRODUCT = request("whole,whole,whole", ROUNDED)
-ALL = (*map(one, (*EXACT, *LIBRARY)), FLAGS, OF_NORM, PRODUCT)
+ITSELF = request(
+    "whole", "Sub:x0:x0,Equal:x0:x0,LessOrEqual:x0:x0,GreaterOrEqual:x0:x0,Add:s1:s2;s4;s0;s1;s3"
+)
+ALL = (*map(one, (*EXACT, *LIBRARY)), FLAGS, OF_NORM, PRODUCT, ITSELF)
 
 
 class Call:
@@ -138,6 +141,17 @@ def test_a_product_is_rounded_before_something_is_added(level: str) -> None:
     a, b = normal(rng, 4, 50), normal(rng, 4, 50)
     (got,) = Call(PRODUCT, [a, b, a * b], 4, 50).run(level)
     assert not got.any()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_is_no_number_differs_from_itself(level: str) -> None:
+    x = numbers(3, 50, 4)
+    with np.errstate(all="ignore"):
+        same, rest = (x == x).astype(np.float32), x - x
+    for mine, theirs in zip(
+        Call(ITSELF, [x], 3, 50).run(level), (same + same, rest, same, same), strict=True
+    ):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 @pytest.mark.parametrize("level", LEVELS)

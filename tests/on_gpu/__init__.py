@@ -23,10 +23,12 @@ from pitc.ir.digest import joint_sha256
 
 EMITTERS = {
     "attention_cuda": ("attention",),
+    "attention_grad_cuda": ("attention_grad",),
     "choose_cuda": ("choose",),
     "contract_block_cuda": ("contract_block",),
     "contract_cuda": ("gather_gemm", "contract_tile", "contract_square"),
     "detect_cuda": ("detect",),
+    "elementwise_cuda": ("elementwise",),
     "lists_cuda": ("lists",),
     "pack_cuda": ("pack_func", "unpack_func"),
 }

@@ -114,6 +114,15 @@ def test_one_node_computes_all_of_it(name: str) -> None:
         compare(model, made, feeds(batch, tokens))
 
 
+@pytest.mark.parametrize("sums", ["ReduceSum (s, last)", "ReduceSum (m, last)"])
+def test_a_sum_of_one_number_is_no_sum_of_a_row(sums: str) -> None:
+    model = source(f"m = ReduceMean (x, last) a = {sums} e = Mul (x, a) y = Add (e, x)", "y")
+    made = lowered(model)
+    (plan,) = plans(made)
+    assert sorted(plan.kinds) == ["column", "whole"]
+    compare(model, made, feeds())
+
+
 #: What stays with ONNX Runtime, by why.
 LEFT: dict[str, tuple[str, str]] = {
     "one node": ("y = Exp (x)", ""),
@@ -139,7 +148,8 @@ def test_what_stays(name: str) -> None:
     assert not plans(made)
 
 
-def test_nothing_is_done_on_a_gpu_or_without_a_packed_node() -> None:
+def test_nothing_is_done_without_a_packed_node() -> None:
+    """On GPUs no product under a mask is one."""
     assert not plans(lowered(source(RELU, "y"), CUDA))
     text = source(RELU, "y")
     del text.graph.node[:2], text.graph.output[1:]

@@ -1,6 +1,7 @@
 """Operations of gradients in the provider against numpy, with reference kernels in C++."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,7 +62,8 @@ def test_gradients_of_attention(
 ) -> None:
     suffix = "_bias" * bias + ("" if floor is None else "_floor")
     kernel = f"attention_grad_d{D}_v{DV}"
-    fields = {} if floor is None else {"floor": floor}
+    fields: dict[str, float | str] = {"no_pairs": "nan"}
+    fields |= {} if floor is None else {"floor": floor}
     plan = kernel_plan(
         "attention_grad", kernel + suffix, **SIZES, **fields, scale=0.5, bias=bias, pairs=pairs
     )
@@ -100,10 +102,15 @@ def test_gradients_of_attention(
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
-def test_a_query_that_sees_no_key(load: Callable[..., Run]) -> None:
-    """Its softmax is NaN, and with it all that it adds to."""
-    kernel = f"attention_grad_d{D}_v{DV}"
-    plan = kernel_plan("attention_grad", kernel, **SIZES, scale=0.5, bias=0, pairs=1)
+@pytest.mark.parametrize("no_pairs", ["nan", "zero"])
+def test_a_query_that_sees_no_key(load: Callable[..., Run], no_pairs: str) -> None:
+    """Its softmax is NaN, and with it all that it adds to; or 0, and it adds nothing."""
+    kernel = f"attention_grad_d{D}_v{DV}{'_zero' * (no_pairs == 'zero')}"
+    fields: dict[str, Any] = {"scale": 0.5, "bias": 0, "pairs": 1, "no_pairs": no_pairs}
+    plan = kernel_plan("attention_grad", kernel, **SIZES, **fields)
+    listed = f"attention_grad_d{D}_v{DV}_pairs{'_zero' * (no_pairs == 'zero')}"
+    named = dict(plan.fields) | {"kernels": f"attention_grad:{kernel},pairs:{listed}"}
+    plan = Plan(plan.op, tuple(named.items()))
     names = ["q", "k", "v", "o", "o", *LISTS, "g"]
     inputs: list[Value] = [(name, FLOAT, [None] * 3) for name in "qkvg"]
     inputs += [("o", INT32, [None])]
@@ -118,6 +125,10 @@ def test_a_query_that_sees_no_key(load: Callable[..., Run]) -> None:
         lists = tiles_of([seen, np.eye(2, dtype=bool)])
         lists["tiles"][1] = (0, 2, 0)
         dq, dk, dv = run(**given, o=np.array([0, 3, 5], np.int32), **lists)
+        if no_pairs == "zero":
+            assert not dq[:3][~seen.any(1)].any()
+            assert all(np.isfinite(x).all() for x in (dq, dk, dv))
+            continue
         assert np.array_equal(np.isnan(dq[:, 0, 0]), np.append(~seen.any(1), [False, False]))
         for x in (dk, dv):
             assert np.isnan(x[:3]).all() and np.isfinite(x[3:]).all()

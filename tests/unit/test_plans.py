@@ -61,6 +61,10 @@ STEPS: dict[str, Any] = {
     "score_below": 3,
     "score_above": 4,
 }
+FORMULA: dict[str, Any] = {
+    **{"positions": 1, "tables": 0, "orders": 0},
+    **{"key_tests": 1, "query_tests": 0, "pair_tests": 0},
+}
 PLANS: dict[str, Plan] = {
     "detect": Detect(rank=2),
     "detect a padding mask": Detect(rank=1, padding="a mask/ö"),
@@ -91,6 +95,9 @@ PLANS: dict[str, Plan] = {
         **HEADS, **FLAGS, **NAMED, rounded="bfloat16", stored=("k", "result")
     ),
     "attention_grad": AttentionGrad(**HEADS, **NAMED, bias=False, pairs=True, floor=-1e9),
+    "attention_grad by a formula": AttentionGrad(
+        **HEADS, **NAMED, **FORMULA, bias=False, pairs=False, no_pairs="zero", program=(3, 4, 0)
+    ),
     "outer_products": OuterProducts(masked=True, **NAMED),
     "elementwise": Elementwise(
         kinds=("whole", "row"),

@@ -229,6 +229,20 @@ class Pairs(Plan):
     k_block: Annotated[int | None, BLOCK] = None
 
 
+_PROGRAM = (
+    *("program", "positions", "tables", "orders"),
+    *("key_tests", "query_tests", "pair_tests"),
+)
+
+
+def _formula(plan: "Attention | AttentionGrad") -> str:
+    """The program of a plan, as the name of a kernel says it; empty where there is none."""
+    if plan.program is None:
+        return ""
+    counts = plan.positions, plan.tables, plan.key_tests, plan.query_tests, plan.pair_tests
+    return Tests(*(n or 0 for n in (*counts, plan.orders))).text(plan.program)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention(RoundingPlan):
     """Softmax over the live keys of each sequence, and the sum of values by it: kernel `attention`.
@@ -287,10 +301,7 @@ class Attention(RoundingPlan):
     together = (
         ("score_step", "score_scale", "score_below", "score_above"),
         ("weight_step", "weight_above"),
-        (
-            *("program", "positions", "tables", "orders"),
-            *("key_tests", "query_tests", "pair_tests"),
-        ),
+        _PROGRAM,
     )
     all_operands = (
         Operand("q", ROUNDED, packed_by="q_offsets"),
@@ -349,10 +360,7 @@ class Attention(RoundingPlan):
     @property
     def sees(self) -> str:
         """The program, as the name of a kernel says it; empty where there is none."""
-        if self.program is None:
-            return ""
-        counts = self.positions, self.tables, self.key_tests, self.query_tests, self.pair_tests
-        return Tests(*(n or 0 for n in (*counts, self.orders))).text(self.program)
+        return _formula(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,12 +376,23 @@ class AttentionGrad(KernelPlan):
         scale: Of scores.
         bias: Scores have one.
         pairs: Queries see the keys that lists say.
+        program: They see those that it says, of a GPU: a program as of `Pairs`.
+        positions: Its tests of positions.
+        tables: Of a number of the query and one of the key.
+        orders: What these compare by.
+        key_tests: Of keys.
+        query_tests: Of queries.
+        pair_tests: Of pairs.
         floor: A row whose scores are all below it has no gradient: a mask has replaced them.
+        no_pairs: What weights of a row that sees no key are: NaN, as its softmax is; or 0.
     """
 
     op = "attention_grad"
-    machines = ("cpu",)
-    only: ClassVar[Limits] = {"cpu": {"dtype": "float32"}}
+    only: ClassVar[Limits] = {
+        "cpu": {"dtype": "float32", "program": ""},
+        "cuda": {"dtype": "float32", "pairs": "0"},
+    }
+    together = (_PROGRAM,)
     all_operands = (
         Operand("q", packed_by="q_offsets"),
         Operand("k", packed_by="k_offsets"),
@@ -381,12 +400,13 @@ class AttentionGrad(KernelPlan):
         Operand("q_offsets", INT32),
         Operand("k_offsets", INT32),
         Operand("bias", FLOAT32, ("bias",)),
-        Operand("q_coords", INT32, ("bias",)),
-        Operand("k_coords", INT32, ("bias",)),
+        Operand("q_coords", INT32, ("bias", "program")),
+        Operand("k_coords", INT32, ("bias", "program")),
         Operand("keys", INT32, ("pairs",)),
         Operand("seen_by", INT32, ("pairs",)),
         Operand("tiles", INT32, ("pairs",)),
         Operand("order", INT32, ("pairs",)),
+        *_tests("key_tests", "query_tests", "pair_tests"),
         Operand("g", packed_by="q_offsets"),
     )
     outputs = 3
@@ -398,6 +418,19 @@ class AttentionGrad(KernelPlan):
     bias: Annotated[bool, Flag()]
     pairs: Annotated[bool, Flag()]
     floor: Annotated[float | None, Real()] = None
+    no_pairs: Annotated[str, Word(("nan", "zero"))] = "nan"
+    program: Annotated[tuple[int, ...] | None, PROGRAMS] = None
+    positions: Annotated[int | None, TESTS] = None
+    tables: Annotated[int | None, TESTS] = None
+    orders: Annotated[int | None, ORDERS] = None
+    key_tests: Annotated[int | None, TESTS] = None
+    query_tests: Annotated[int | None, TESTS] = None
+    pair_tests: Annotated[int | None, TESTS] = None
+
+    @property
+    def sees(self) -> str:
+        """The program, as the name of a kernel says it; empty where there is none."""
+        return _formula(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,7 +68,6 @@ class Elementwise(KernelPlan):
     """
 
     op = "elementwise"
-    machines = ("cpu",)
 
     kinds: Annotated[tuple[str, ...], Listed(Word(KINDS))]
     columns: Annotated[tuple[int, ...], Listed(Whole(0, 1))]

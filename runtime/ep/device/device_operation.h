@@ -34,6 +34,10 @@ std::unique_ptr<DeviceOperation> MakeContract(const ContractPlan& plan, DensePro
                                               std::optional<DenseProduct> inner,
                                               std::optional<ListedProduct> listed);
 std::unique_ptr<DeviceOperation> MakeAttention(const AttentionPlan& plan, DeviceKernel kernel);
+// `queries`, `keys`: kernels of these gradients.
+std::unique_ptr<DeviceOperation> MakeAttentionGrad(const AttentionGradPlan& plan,
+                                                   DeviceKernel queries, DeviceKernel keys);
+std::unique_ptr<DeviceOperation> MakeElementwise(const ElementwisePlan& plan, DeviceKernel kernel);
 // `steps`: what each step does.
 std::unique_ptr<DeviceOperation> MakeRegion(const RegionPlan& plan, LivePoints points,
                                             std::vector<std::unique_ptr<DeviceOperation>> steps);

@@ -75,7 +75,7 @@ class KernelCall {
   void Run(const Kernel& kernel);
 
  private:
-  static constexpr int kMostTensors = 16, kMostArgs = 32, kMostDims = 3;
+  static constexpr int kMostTensors = 19, kMostArgs = 32, kMostDims = 3;
 
   KernelCall& Array(const void* data, uint8_t code, int bits, std::initializer_list<int64_t> shape);
   tvm::Any& Next();

@@ -4,6 +4,25 @@
 
 namespace pitc {
 
+AttentionPlan ForwardOf(const AttentionGradPlan& plan) {
+  AttentionPlan forward;
+  forward.d = plan.d;
+  forward.dv = plan.dv;
+  forward.heads = plan.heads;
+  forward.scale = plan.scale;
+  forward.bias = plan.bias;
+  forward.pairs = plan.pairs;
+  forward.dtype = plan.dtype;
+  forward.program = plan.program;
+  forward.positions = plan.positions;
+  forward.tables = plan.tables;
+  forward.orders = plan.orders;
+  forward.key_tests = plan.key_tests;
+  forward.query_tests = plan.query_tests;
+  forward.pair_tests = plan.pair_tests;
+  return forward;
+}
+
 HeadExtents CheckHeads(const Tensor& t, Element type, int64_t size, int64_t first, int64_t heads) {
   ExpectNumbers(t, type, 2);
   const int64_t rows = t.shape.dims[0], row_size = t.shape.Elements(1, t.shape.rank);

@@ -21,6 +21,9 @@ struct HeadExtents {
 // Heads of keys and of values, each for as many heads of queries.
 inline int64_t KeyHeads(const AttentionPlan& plan) { return plan.heads / plan.group.value_or(1); }
 
+// What reads the operands that attention has, too: they stand in front, in the same order.
+AttentionPlan ForwardOf(const AttentionGradPlan& plan);
+
 // Throws Failure unless the tensor is [sequences, KeyHeads(plan), any, size].
 HeadExtents CheckWhole(const AttentionPlan& plan, const Tensor& tensor, int64_t size,
                        int64_t sequences);

@@ -14,19 +14,6 @@ namespace {
 constexpr double kSerialFlops = 2e6;  // about 20 us on one thread
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// What reads the operands that attention has, too: they stand in front, in the same order.
-AttentionPlan ForwardOf(const AttentionGradPlan& plan) {
-  AttentionPlan forward;
-  forward.d = plan.d;
-  forward.dv = plan.dv;
-  forward.heads = plan.heads;
-  forward.scale = plan.scale;
-  forward.bias = plan.bias;
-  forward.pairs = plan.pairs;
-  forward.dtype = plan.dtype;
-  return forward;
-}
-
 class AttentionGrad final : public Operation {
  public:
   AttentionGrad(const AttentionGradPlan& plan, Kernel kernel, Kernel listed)
@@ -80,18 +67,19 @@ class AttentionGrad final : public Operation {
       if (begin < end) Call(in, g, g_heads, part, {begin, end}, {0, keys}, false, out);
       return;
     }
+    const bool undefined = plan_.no_pairs == AttentionGradPlan::kNan;
     bool blind = false;
     for (int64_t at = begin; at < end; at += kListedQueries) {
       const int64_t n = std::min(kListedQueries, end - at);
       const PairLists::Tile& tile =
           in.pairs.tiles[in.pairs.first_tile[sequence] + (at - begin) / kListedQueries];
-      blind = blind || HasBlindRow(in.pairs, tile, n);
+      blind = blind || (undefined && HasBlindRow(in.pairs, tile, n));
       const bool listed = tile.is_list != 0;
       const int64_t from = listed ? at : in.pairs.order[at];
       const Range seen{tile.first, int64_t{tile.first} + tile.count};
       Call(in, g, g_heads, part, {from, from + n}, seen, listed, out);
-      for (int64_t i = 0; tile.count == 0 && keys > 0 && !plan_.floor && i < n; ++i)
-        Fill(in.pairs.order[at + i], head, plan_.d, kNan, out.q);
+      if (tile.count > 0 || keys == 0 || plan_.floor || !undefined) continue;
+      for (int64_t i = 0; i < n; ++i) Fill(in.pairs.order[at + i], head, plan_.d, kNan, out.q);
     }
     for (int64_t key = 0; blind && key < keys; ++key) {
       if (!plan_.floor) Fill(key, head, plan_.d, kNan, out.k);

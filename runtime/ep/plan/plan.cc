@@ -57,6 +57,17 @@ void ExpectProgram(const std::vector<int64_t>& program, int64_t tests, int64_t t
     Require(i < tables && (orders >> 2 * i & 3) <= PairsPlan::kLessOrEqual, "orders of tables");
 }
 
+// The same of a plan whose kernels take what their program looks at.
+template <class Plan>
+void ExpectOwnProgram(const Plan& p) {
+  if (!p.program) return;
+  const int64_t tests = *p.positions + *p.tables + *p.key_tests + *p.query_tests + *p.pair_tests;
+  ExpectProgram(*p.program, tests, *p.tables, *p.orders);
+  for (int64_t test = 0; test < tests; ++test)
+    Require(std::count(p.program->begin(), p.program->end(), kProgramFirstLeaf + test) > 0,
+            "a program with all of its tests");
+}
+
 AttentionPlan ReadAttention(Fields& in) {
   AttentionPlan p = AttentionPlan::Read(in);
   for (const auto& step : {p.score_step, p.weight_step}) {
@@ -76,13 +87,13 @@ AttentionPlan ReadAttention(Fields& in) {
   const bool on_gpu = in.machine() == Machine::kCuda;
   Require(p.program || p.no_pairs == AttentionPlan::kNan || !on_gpu,
           "no_pairs=nan without a program");
-  if (!p.program) return p;
-  const int64_t tests = *p.positions + *p.tables + *p.key_tests + *p.query_tests + *p.pair_tests;
-  ExpectProgram(*p.program, tests, *p.tables, *p.orders);
-  // Kernels take what their program looks at.
-  for (int64_t test = 0; test < tests; ++test)
-    Require(std::count(p.program->begin(), p.program->end(), kProgramFirstLeaf + test) > 0,
-            "a program with all of its tests");
+  ExpectOwnProgram(p);
+  return p;
+}
+
+AttentionGradPlan ReadAttentionGrad(Fields& in) {
+  AttentionGradPlan p = AttentionGradPlan::Read(in);
+  ExpectOwnProgram(p);
   return p;
 }
 
@@ -244,7 +255,7 @@ Plan ParsePlan(std::string_view text, Machine machine) {
     } else if (plan.op == "attention") {
       plan.body = ReadAttention(in);
     } else if (plan.op == "attention_grad") {
-      plan.body = AttentionGradPlan::Read(in);
+      plan.body = ReadAttentionGrad(in);
     } else if (plan.op == "outer_products") {
       plan.body = OuterProductsPlan::Read(in);
     } else if (plan.op == "elementwise") {

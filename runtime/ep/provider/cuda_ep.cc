@@ -172,6 +172,13 @@ std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeOperation(const PlannedNode& 
     const char* const engine = !chooses ? "" : tf32_ ? "_mma" : "_simt";
     return cuda::MakeAttention(*attention, load(plan.kernels.Of("attention") + engine));
   }
+  if (const auto* const grad = std::get_if<AttentionGradPlan>(&plan.body)) {
+    const std::string base = plan.kernels.Of("attention_grad");
+    cuda::DeviceKernel queries = load(base + "_queries");
+    return cuda::MakeAttentionGrad(*grad, std::move(queries), load(base + "_keys"));
+  }
+  if (const auto* const elementwise = std::get_if<ElementwisePlan>(&plan.body))
+    return cuda::MakeElementwise(*elementwise, load(plan.kernels.Of("elementwise")));
   if (const auto* const region = std::get_if<RegionPlan>(&plan.body)) {
     std::vector<std::unique_ptr<cuda::DeviceOperation>> steps;
     for (const RegionStep& step : region->steps)
