@@ -30,6 +30,7 @@ from pitc.passes.quirks.rewrites import plain_flags, scalar_range_operands
 from pitc.passes.rests import name_rests
 from pitc.passes.rules.build import bare
 from pitc.passes.rules.control import known_condition
+from pitc.passes.same_flags import share_flags
 from pitc.passes.widen import widen
 
 Rewrite = Callable[[ir.Model], int]
@@ -233,5 +234,6 @@ REWRITES: tuple[Rewrite, ...] = (
     drop_empty_pads,
     name_cast_types,
     drop_same_casts,
+    share_flags,
     remove_identities,
 )

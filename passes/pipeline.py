@@ -19,6 +19,7 @@ from pitc.passes.audit.stages import Stages
 from pitc.passes.audit.wiring import Types
 from pitc.passes.control.branches import close_branches
 from pitc.passes.effect import Effect, padding_effect
+from pitc.passes.idle_guards import drop_idle_guards
 from pitc.passes.live_scales import scale_by_live_tokens, scale_notes
 from pitc.passes.loops import LoweredBodies, lower_bodies
 from pitc.passes.lower.panels import Panels
@@ -131,7 +132,16 @@ def _normalise(state: _Compilation) -> None:
 
 def _facts(state: _Compilation) -> None:
     options = state.options
-    state.known = analysis(state.model, options.padding, options.target, state.types())
+
+    def analysed() -> Analysis:
+        return analysis(state.model, options.padding, options.target, state.types())
+
+    state.known = analysed()
+    if drop_idle_guards(state.model, state.known.graph):
+        assumptions = state.known.graph.assumptions
+        state.types = cache(partial(infer, state.model))
+        state.known = analysed()
+        state.known.graph.assumptions |= assumptions
     state.checks.analysed(state.known.graph)
 
 

@@ -42,6 +42,7 @@ def _regions(graph: Graph) -> Iterator[tuple[str, Region, str]]:
         yield from ((name, r, "dead") for r in value.dead)
         yield from ((name, r, "slack") for r in value.slack[0])
         yield from ((name, r, "room") for r in value.room[0])
+        yield from ((name, r, "signed") for r in value.signed)
         for what, r in (("finite_if", value.finite_if), ("clean_if", value.clean_if)):
             if r is not None:
                 yield name, r, what

@@ -65,13 +65,16 @@ from pitc.passes.facts.limits import (
     never_largest,
     operand_of,
     room_of,
+    signed_of,
     slack_of_sum,
     within_room,
 )
 from pitc.passes.facts.lists import find_lists
+from pitc.passes.facts.signs import sign_of
 from pitc.passes.facts.zero_signs import signed_zeros
 from pitc.passes.rules.constants import ignores
 from pitc.passes.rules.record import operator_of
+from pitc.passes.rules.signs import Sign
 
 Uses = dict[str, list[list[Region]]]  # per value, for each use the regions in which it is idle
 ANY = 1 << 10  # dimensions from there on are no others'
@@ -117,16 +120,27 @@ def dead_facts(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None = N
             uses.setdefault(name, []).append(Loose([], NONE, NONE))
             graph[name].whole_readers.append(node)
     for name in graph.inputs:
-        graph[name].dead = legal(graph, name, meet(x.dead for x in uses.get(name, ())), below)
+        graph[name].dead, _ = _dead(graph, name, uses.get(name, ()), below)
 
 
 def _note(graph: Graph, name: str, uses: Sequence[Loose], below: Mapping[str, int]) -> None:
     """Note what may stand for a value, as all uses say."""
     value = graph[name]
-    value.dead = legal(graph, name, meet(x.dead for x in uses), below)
+    value.dead, value.signed = _dead(graph, name, uses, below)
     slack, room = agreed(x.slack for x in uses), agreed(x.room for x in uses)
     value.slack = legal(graph, name, slack[0], below, rests=False), slack[1]
     value.room = legal(graph, name, room[0], below, rests=False), room[1]
+
+
+def _dead(
+    graph: Graph, name: str, uses: Sequence[Loose], below: Mapping[str, int]
+) -> tuple[list[Region], list[Region]]:
+    """Where no use needs a value, and where any number with its sign would do."""
+    dead, dtype = legal(graph, name, meet(x.dead for x in uses), below), graph[name].dtype
+    if not any(x.signed for x in uses) or dtype is None or dtype.kind != "f":
+        return dead, []
+    found = legal(graph, name, meet(resolve([*x.dead, *x.signed]) for x in uses), below)
+    return (prune([*dead, *found]) if sign_of(graph, name) is Sign.ANY else dead), found
 
 
 def legal(
@@ -204,7 +218,10 @@ def _operand(view: NodeView, place: int) -> Loose:
             return Loose([], NONE, NONE)
         found += reads
     return Loose(
-        meet(x.dead for x in found), agreed(x.slack for x in found), agreed(x.room for x in found)
+        meet(x.dead for x in found),
+        agreed(x.slack for x in found),
+        agreed(x.room for x in found),
+        meet(resolve([*x.dead, *x.signed]) for x in found) if any(x.signed for x in found) else (),
     )
 
 
@@ -243,16 +260,20 @@ def _read(view: NodeView, output: int, expr: TensorExpr, j: int) -> Loose:
             slack = resolve(dead), inf
         else:
             slack = slack_of_sum(view, expr, j, value.slack, [*own_dead, *idle])
-    return Loose(prune(dead), slack, room_of(view, expr, j, above, [*own_dead, *idle]))
+    room = room_of(view, expr, j, above, [*own_dead, *idle])
+    signed = signed_of(view, expr, j, value.signed, [*own_dead, *idle])
+    return Loose(prune(dead), slack, room, signed)
 
 
 def _chooses_infinity(view: NodeView, read: Read) -> bool:
     """True for the condition of a Where or an If between values that may be infinite.
 
     A dead value must stay finite, and another condition could make a whole row -inf, hence NaN. The
-    flag of a NaN guard is exempt: it follows the guarded value by itself.
+    flag of a NaN guard is exempt: it follows the guarded value by itself. So does the condition of
+    a guard on rows, which is never written with other numbers.
     """
-    if not operator_of(view).chooses or read.operand != 0 or view.graph[view.out()].guard_flag:
+    out = view.graph[view.out()]
+    if not operator_of(view).chooses or read.operand != 0 or out.guard_flag or out.guarded_softmax:
         return False
     return any(finite_if(view.graph, view.name(i)) != EVERYWHERE for i in (1, 2))
 

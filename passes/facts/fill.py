@@ -15,6 +15,7 @@ import onnx_ir as ir
 from pitc.ir.constant import (
     BOUNDED,
     FINITE,
+    NZ,
     SCORE,
     TOP,
     ZN,
@@ -51,6 +52,7 @@ from pitc.passes.exprs.derive import derive
 from pitc.passes.exprs.sums import same_element
 from pitc.passes.facts.finite import (
     all_finite,
+    at_a_place,
     both,
     clean_if,
     finite_if,
@@ -65,19 +67,23 @@ from pitc.passes.facts.seeds import (
     seed_input,
     truth_values,
 )
+from pitc.passes.facts.signs import Known
 from pitc.passes.facts.softmax import Lines, keeping, softmax_facts
 from pitc.passes.facts.terms import add_tests, bounded_term, note_terms, raw_score, scaled_score
-from pitc.passes.facts.total import filled
+from pitc.passes.facts.total import filled, some_term
 from pitc.passes.facts.uses import note_uses
 from pitc.passes.facts.zeros import holds_zeros, scattered
 from pitc.passes.normalise import normalise
 from pitc.passes.rules.constants import evaluate_constants
 from pitc.passes.rules.record import Operator, operator_of
+from pitc.passes.rules.signs import Sign
 
 MAX_COMBINATIONS = 256  # of operand facts at one node; beyond it nothing is said
 UNKNOWN = FillFact(EVERYWHERE, TOP)
 LEAST = float(np.finfo(np.float32).min)
 INFINITE = (inf, -inf)
+_COUNTS = tuple(map(np.dtype, (np.int64, np.float32, np.float64)))
+MOST_COUNTED = 1 << 20  # of so many numbers an integer of 64 bits holds the sum
 MANY_PARTS = 3  # of a mask, which are regions of its zeros
 
 
@@ -185,10 +191,24 @@ def _facts(view: NodeView, output: int, expr: TensorExpr | None) -> list[FillFac
     if output == 0 and holds_zeros(view, expr, facts):
         facts = [*facts, own(graph, name, "nz", False, 0)]
     dtype = graph[name].dtype
+    if dtype is None or dtype.kind != "b":
+        return facts
     # that a key is kept must be known, so a bool's facts leave no point open
-    if dtype is not None and dtype.kind == "b" and not _complete(facts):
-        facts = [*facts, *truth_values(graph, name)]
-    return facts
+    facts = facts if _complete(facts) else [*facts, *truth_values(graph, name)]
+    shape = graph[name].shape or ()
+    facts = [FillFact(at_a_place(f.region, shape), f.constant) for f in facts]
+    return _by_cases(facts)
+
+
+def _by_cases(facts: Iterable[FillFact]) -> list[FillFact]:
+    """Facts, those of cases as one: 0 where a and t, 0 where a and not t   ->   0 where a."""
+    return [
+        FillFact(r, c)
+        for c, regions in by_constant(facts).items()
+        for r in resolve(regions)
+        # of a and t, and b and not t, "a and b" says nothing new
+        if any(all(any(u.implies(t) for u in case) for t in r) for case in regions)
+    ]
 
 
 def _complete(facts: Sequence[FillFact]) -> bool:
@@ -210,7 +230,8 @@ def _by_combine(view: NodeView, output: int, expr: TensorExpr) -> list[FillFact]
         case Combine.BIASED_PRODUCT:
             return raw_score(view, expr, finite_if(graph, view.out()))
         case Combine.REDUCE:
-            return _reduced(view, expr) + largest_score(view, expr) + _largest(view, expr)
+            facts = _reduced(view, expr) + largest_score(view, expr)
+            return facts + _largest(view, expr) + _not_zero(view, expr)
         case Combine.SOFTMAX:
             return softmax_facts(view, expr, row_clean(view, expr))
         case Combine.SCATTER:
@@ -234,7 +255,8 @@ def _by_places(view: NodeView, expr: TensorExpr) -> list[FillFact]:
 
 
 def _moved(view: NodeView, expr: TensorExpr) -> list[FillFact]:
-    return [f for r in expr.moving_reads for f in known_at(view, r)]
+    facts = [f for r in expr.moving_reads for f in known_at(view, r)]
+    return _by_cases(facts) if len(expr.moving_reads) > 1 else facts  # parts of what is joined
 
 
 def _mapped(view: NodeView, expr: TensorExpr) -> list[FillFact]:
@@ -247,6 +269,13 @@ def _mapped(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     add_tests(view, expr)
     same = [FillFact(r, c) for r, c in (*same_element(view, expr), *zero_place(view, expr))]
     facts = _combinations(view, expr) + same
+    guard = finite_if(view.graph, view.out()) if view.graph[view.out()].guarded_softmax else None
+    if guard is not None:  # "0 or NaN" is 0 where its row is clean
+        places = (both(f.region, guard) if f.constant is ZN else f.region for f in facts)
+        found = zip(places, facts, strict=True)
+        facts = [
+            FillFact(r, 0 if f.constant is ZN else f.constant) for r, f in found if r is not None
+        ]
     score = scaled_score(view, expr)
     if score is not None:
         scaled: Region | None = score.region
@@ -323,11 +352,12 @@ def _result(
     view: NodeView, expr: TensorExpr, constants: tuple[Constant, ...]
 ) -> tuple[Constant, Region] | None:
     """What an elementwise step gives for constants, and on which condition; None for nothing."""
-    c = evaluate_constants(view.op, constants, node=view)
+    operator, c = operator_of(view), evaluate_constants(view.op, constants, node=view)
+    if c is ZN and operator.power(1) < 0 and is_zero(constants[0]):
+        c = 0 if Known(view).sign(1) is Sign.POSITIVE else ZN
     guard = None if c is TOP else _tame(view, expr, constants)
     if guard is None:
         return None
-    operator = operator_of(view)
     if not operator.selects and not all(is_number(x) or _is_tame(x, operator) for x in constants):
         view.assume(FINITE)
     halves = view.out_dtype() == np.float16  # ONNX Runtime may leave out the rounding between nodes
@@ -433,6 +463,26 @@ def _largest(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     # Where it is all of a line, which may be empty, is said of reductions of one number.
     parts = (f.region for f in numbers if f.constant == most and _looks_at(f.region, lines.axes))
     return [FillFact(r, most) for r in prune(r for part in parts for r in keeping(part, lines))]
+
+
+def _not_zero(view: NodeView, expr: TensorExpr) -> list[FillFact]:
+    """The sum of a line of known numbers, of which none is negative and one is positive: a count of
+    flags. Rounding keeps it above 0, and a sum of such integers does not wrap around.
+
+    1 where labels[t] != -100, else 0   ->   not 0 where some label is not -100
+    """
+    dtype = view.graph[view.name(0)].dtype
+    if expr.reducer is not Reducer.SUM or dtype is None or dtype not in _COUNTS:
+        return []
+    groups = by_constant(f for f in known_at(view, expr.reads[0]) if is_number(f.constant))
+    counted = all(is_number(c) and 0 <= c <= MOST_COUNTED for c in groups)
+    if not counted or not covered([list(r) for rs in groups.values() for r in rs], MAX_TESTS):
+        return []
+    lines = Lines(expr.extents, tuple(range(len(expr.shape), len(expr.extents))))
+    found = list[Region | None]()
+    for r in (r for c, regions in groups.items() if is_number(c) and c >= 1 for r in regions):
+        found += keeping(r, lines) if _looks_at(r, lines.axes) else [region(r | some_term(expr))]
+    return [FillFact(r, NZ) for r in prune(r for r in found if r is not None)]
 
 
 def _looks_at(where: Region, axes: Collection[int]) -> bool:

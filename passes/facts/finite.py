@@ -12,12 +12,24 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from pitc.ir.constant import NEG, FillFact, is_zero
+from pitc.ir.constant import NEG, FillFact, is_nonzero, is_zero
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import Poly
 from pitc.ir.nodes import bodies
-from pitc.ir.region import EVERYWHERE, Region, Test, for_all, inside, position, pull, region
+from pitc.ir.region import (
+    EVERYWHERE,
+    MAX_TESTS,
+    Region,
+    Test,
+    covered,
+    for_all,
+    inside,
+    position,
+    pull,
+    region,
+)
+from pitc.passes.facts.blind_rows import note_row_guard
 from pitc.passes.facts.sizes import has_place, size_bounds
 from pitc.passes.facts.softmax import finite_rows, spared_rows
 from pitc.passes.facts.total import filled, is_total
@@ -67,6 +79,7 @@ def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
     names = [view.name(i) for i in range(view.n_inputs) if view.has(i)]
     if not is_total(graph, view.node, names):
         guard = of_sizes(graph, name)
+        guard = _of_quotient(view, expr) if guard is None else guard
         _note(graph, name, guard, guard)
         return
     if expr is None:
@@ -74,7 +87,12 @@ def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
         _note(graph, name, guard, guard)
         return
     free = _no_infinity(view, expr, names)
-    if guards and graph[view.name(2)].no_infinity:
+    note_row_guard(view)
+    softmax = graph[graph[name].guarded_softmax].producer if graph[name].guarded_softmax else None
+    if softmax is not None and (rows := graph[graph[name].guarded_softmax].expr) is not None:
+        guard = row_clean(NodeView(graph, softmax), rows)
+        _note(graph, name, guard, guard, free)
+    elif guards and graph[view.name(2)].no_infinity:
         _note(graph, name, EVERYWHERE, EVERYWHERE)
     elif expr.combine is Combine.SOFTMAX:
         guard = _softmax(view, expr)
@@ -92,6 +110,21 @@ def of_sizes(graph: Graph, name: str) -> Guard:
     if found is None or dtype is None or found.hi > np.finfo(dtype).max:
         return None
     return region(position(n - 1) for n in found.sizes)
+
+
+def _of_quotient(view: NodeView, expr: TensorExpr | None) -> Guard:
+    """Where the divisor of a quotient is known not to be 0, by a fact."""
+    divisor = [r for r in expr.reads if operator_of(view).power(r.operand) < 0] if expr else []
+    if expr is None or len(divisor) != 1:
+        return None
+    (read,) = divisor
+    name = view.name(read.operand)
+    zeros = [list(f.region) for f in view.graph[name].fills if is_zero(f.constant)]
+    facts = [f.region for f in view.graph[name].fills if is_nonzero(f.constant)]
+    facts.sort(key=lambda r: not covered([list(r), *zeros], MAX_TESTS))  # beside which it is 0
+    found = (guard_at(view.graph, name, read, r, expr.shape) for r in facts)
+    known = next((r for r in found if r is not None), None)
+    return both(known, _all_reads(view, expr, lambda x: finite_if(view.graph, x)))
 
 
 def _no_infinity(view: NodeView, expr: TensorExpr, names: Iterable[str]) -> bool:
@@ -137,7 +170,12 @@ def guard_at(
     found = None if guard is None else pull(guard, read.index, graph[name].shape)
     if found is None:
         return None
-    return region(Region((t for t in found if not _is_size_of(t, extents)), found.via))
+    return region(at_a_place(found, extents))
+
+
+def at_a_place(where: Region, extents: Sequence[Poly]) -> Region:
+    """A region without tests of sizes that are not 0 where a value of these extents has a place."""
+    return Region((t for t in where if not _is_size_of(t, extents)), where.via)
 
 
 def _is_size_of(t: Test, extents: Sequence[Poly]) -> bool:

@@ -21,8 +21,9 @@ from pitc.ir.constant import (
     SMALL,
     is_hidden,
     is_kept,
+    is_zero,
 )
-from pitc.ir.expr import Combine, Read, TensorExpr
+from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import NodeView
 from pitc.ir.region import Region, all_hold, inside, intersection, meet, prune, resolve
 from pitc.ir.value import Slack
@@ -35,8 +36,11 @@ from pitc.passes.facts.fill import (
     known_at,
     term_guard,
 )
+from pitc.passes.facts.finite import finite_if, guard_at
+from pitc.passes.facts.signs import Known, sign_of
 from pitc.passes.rules.constants import evaluate_constants
 from pitc.passes.rules.record import operator_of
+from pitc.passes.rules.signs import Sign
 
 LOWEST_LIMIT = MASKED + 2 * SMALL  # a mask plus a score stays below it
 ROUNDING = 0.99  # a product is no larger than its factors say, rounded
@@ -50,11 +54,13 @@ class Loose(NamedTuple):
         dead: Where nobody reads it.
         slack: Where any number up to a limit would do.
         room: Where any up to a limit would do that keeps what is known of it.
+        signed: Where any would do that has the sign that is known of it.
     """
 
     dead: list[Region]
     slack: Slack
     room: Slack
+    signed: Sequence[Region] = ()
 
     def also(self, idle: Sequence[Region]) -> "Loose":
         """The same, where some regions are not read either."""
@@ -63,6 +69,7 @@ class Loose(NamedTuple):
             resolve([*self.dead, *idle]),
             (resolve([*slack, *idle]), most),
             (resolve([*room, *idle]), limit),
+            resolve([*self.signed, *idle]),
         )
 
 
@@ -151,6 +158,46 @@ def room_of(
         else:
             regions, limit = [], inf
     return carry(view, expr, read, resolve([*regions, *idle])), limit
+
+
+def signed_of(
+    view: NodeView, expr: TensorExpr, j: int, above: Sequence[Region], idle: Sequence[Region]
+) -> list[Region]:
+    """Where operand j may be any number with the sign that is known of it.
+
+    y = 0 / r, r = sqrt(m + 1e-6), m = mean of x * x   ->   r: any positive number; m: any that is
+    not negative; of x no sign is known: any number, so it is dead
+
+    Args:
+        view: The node.
+        expr: Its expression.
+        j: The number of the read.
+        above: Where the result may be any number with its sign.
+        idle: Where the operand is not read, in the iteration space.
+    """
+    graph, read, operator = view.graph, expr.reads[j], operator_of(view)
+    name, regions = view.name(read.operand), list[Region]()
+    divides = expr.combine is Combine.MAP and operator.power(read.operand) < 0
+    if divides and Known(view).sign(read.operand) is Sign.POSITIVE:
+        others = (operand_of(view, expr, k) for k in range(len(expr.reads)) if k != j)
+        facts = (f for other in others for f in facts_at(graph, *other))
+        regions += [f.region for f in facts if is_zero(f.constant)]
+    if above and _gives_sign(view, expr, name):
+        regions += above
+    guard = guard_at(graph, name, read, finite_if(graph, name), expr.shape) if regions else None
+    found = [] if guard is None else all_hold([regions, [guard]])
+    if found:
+        view.assume(FINITE)
+    return carry(view, expr, read, resolve([*found, *idle])) if found or above else []
+
+
+def _gives_sign(view: NodeView, expr: TensorExpr, name: str) -> bool:
+    """True where the result's sign is known by that of an operand, whatever numbers it holds."""
+    operator = operator_of(view)
+    if expr.combine is Combine.REDUCE:  # a positive element in each line is no matter of signs
+        least = min(sign_of(view.graph, name), Sign.NONNEGATIVE)
+        return expr.reducer is Reducer.SQUARE or sign_of(view.graph, view.out()) is least
+    return expr.combine is Combine.MOVE or (expr.combine is Combine.MAP and not operator.chooses)
 
 
 def _in_sum(view: NodeView, expr: TensorExpr, j: int, above: Loose) -> Iterator[Slack]:

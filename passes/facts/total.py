@@ -112,8 +112,12 @@ def _results(graph: Graph, node: ir.Node) -> list[str]:
 
 def filled(expr: TensorExpr) -> Region:
     """Where a reduction has something to reduce, if it must: a test of sizes."""
-    if expr.combine is not Combine.REDUCE or expr.reducer in SUMS:
-        return EVERYWHERE
+    sums = expr.combine is not Combine.REDUCE or expr.reducer in SUMS
+    return EVERYWHERE if sums else some_term(expr)
+
+
+def some_term(expr: TensorExpr) -> Region:
+    """Where the reduced lines are not empty: a test of sizes."""
     tests = (position(e - 1) for e in expr.reduced)
     return Region(t for t in tests if truth(t) is not True)
 

@@ -23,7 +23,7 @@ from pitc.passes.regions.demand import Demand, demand
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import Form, PackCandidate, Skip
 from pitc.passes.regions.forms import form_of
-from pitc.passes.regions.legal import unsound_forms
+from pitc.passes.regions.legal import comes_back, unsound_forms
 from pitc.passes.regions.price import (
     costly_tests,
     nodes_downstream_of_contraction,
@@ -172,13 +172,16 @@ def _exits_without_contraction(graph: Graph, out: Regions) -> dict[ir.Node, Refu
 
 
 def _late_exits(graph: Graph, out: Regions) -> dict[ir.Node, Refusal]:
-    """Forms of what is read, and 0 where it is left out, that lead to no packed contraction: what
-    they are computed from can come back instead.
+    """Forms of what is read, and 0 where it is left out, that lead to no packed contraction, where
+    what they are computed from can come back instead.
     """
     leading = nodes_upstream_of_contraction(graph, out.forms, out.demand)
     found: dict[ir.Node, Refusal] = {}
     for node in out.demand.forms - leading:
         outputs = out.forms[node].packings
+        read = [p for m in out.demand.makers.get(node, ()) for p in out.forms[m].packings]
+        if not all(comes_back(graph, p) for p in read):
+            continue
         if all(p.proof is None and p.zero is not None for p in outputs):
             text = f"no packed contraction is computed from '{outputs[0].name}', which is read"
             found[node] = Refusal(Code.NOT_NEEDED, node_name(node), text, outputs[0].name)

@@ -24,8 +24,8 @@ from enum import Enum
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.expr import Combine, Read, TensorExpr
-from pitc.ir.index import ONE, Coords, Digit, bare_dim, dim_index
+from pitc.ir.expr import Combine, Read, Shape, TensorExpr
+from pitc.ir.index import ONE, Coords, Digit, bare_dim, digit, dim_index, invert
 from pitc.ir.nodes import attribute, input_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.form import (
@@ -279,6 +279,29 @@ def to_operand(digits: tuple[Digit, ...], read: Read) -> tuple[Digit, ...] | Non
     if any(c.dim not in where for c in digits):
         return None
     return tuple(Digit(where[c.dim], c.stride, c.extent) for c in digits)
+
+
+def to_source(digits: Coords, expr: TensorExpr, shape: Shape) -> Coords | None:
+    """Digits of a movement's result as digits of what is moved; None where one is mixed.
+
+    d0 of x[b, h, s] -> y[b*h, s]   ->   None;      d0//h of it   ->   d0
+
+    Args:
+        digits: Digits of the result's dimensions.
+        expr: The movement, of one read.
+        shape: Extents of what is moved.
+    """
+    (read,), out = expr.reads, []
+    solved = invert(read.index, expr.extents, shape)
+    for c in digits:
+        p = solved.get(c.dim)
+        q = None if p is None else digit(p, c.stride, c.extent)
+        match () if q is None else tuple(q.terms):
+            case [[Digit(extent=c.extent) as place]]:
+                out.append(place)
+            case _:
+                return None
+    return tuple(out)
 
 
 def _rest_dims(site: PackCandidate) -> list[int]:

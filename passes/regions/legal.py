@@ -122,6 +122,9 @@ def _at_exit(graph: Graph, proof: Packing, node: ir.Node, bits: int) -> Refusal 
     """Why a packed value cannot come back whole."""
     name = proof.name
     assert proof.proof is not None
+    if graph[name].guards_softmax:
+        text = f"'{name}' guards rows of a softmax, whose terms are others"
+        return Refusal(Code.JOINT, node_name(node), text, name)
     refusal = _unmoved(graph, proof, node)
     if refusal is not None:
         return refusal
@@ -132,10 +135,15 @@ def _at_exit(graph: Graph, proof: Packing, node: ir.Node, bits: int) -> Refusal 
     return None
 
 
+def comes_back(graph: Graph, packing: Packing) -> bool:
+    """True for a value that SWrite can move."""
+    return packing.layout.dim_codes() is not None and is_movable(graph, packing.name)
+
+
 def _unmoved(graph: Graph, exit_: Packing, node: ir.Node) -> Refusal | None:
     """Why SWrite cannot move it."""
     name = exit_.name
-    if exit_.layout.dim_codes() is not None and is_movable(graph, name):
+    if comes_back(graph, exit_):
         return None
     text = f"'{name}' mixes packed and other digits in a dimension, or has no known type"
     return Refusal(Code.LAYOUT, node_name(node), text, name)

@@ -136,7 +136,7 @@ def per_channel(site: PackCandidate) -> Form | Refusal:
 
 def normaliser(site: PackCandidate) -> Form | Refusal:
     """3. The normalised dimensions stay, at the end of the packed value or (Softmax) alone."""
-    outputs, a = single(site), site.aligned(0)
+    outputs, a = packed_alike(site), site.aligned(0)
     if isinstance(outputs, Refusal):
         return outputs
     if a is None:

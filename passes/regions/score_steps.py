@@ -14,12 +14,13 @@ from pitc.ir.constant import (
 )
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import Graph
-from pitc.ir.index import Coords, Digit, digit, invert
+from pitc.ir.index import invert
 from pitc.ir.nodes import first_input, input_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import covers, pull
 from pitc.passes.facts.finite import clean_if, finite_if
 from pitc.passes.facts.sizes import size_bounds
+from pitc.passes.regions.contraction import to_source
 from pitc.passes.regions.form import Factor, PackCandidate
 from pitc.passes.regions.row_guard import row_guard
 from pitc.passes.regions.scores import (
@@ -86,21 +87,8 @@ def reshape(site: PackCandidate, scores: Scores, node: ir.Node, expr: TensorExpr
     shape = graph[source].shape
     if shape is None:
         return site.refuse(Code.LAYOUT, f"the shape of '{source}' is not known", source)
+    queries, keys = (to_source(x, expr, shape) for x in (scores.query_coords, scores.key_coords))
     solved = invert(read.index, expr.extents, shape)
-
-    def follow(coords: Coords) -> Coords | None:
-        out = []
-        for c in coords:
-            p = solved.get(c.dim)
-            q = None if p is None else digit(p, c.stride, c.extent)
-            match () if q is None else tuple(q.terms):
-                case [[Digit(extent=c.extent) as place]]:
-                    out.append(place)
-                case _:
-                    return None
-        return tuple(out)
-
-    queries, keys = follow(scores.query_coords), follow(scores.key_coords)
     maps = [solved.get(d) for d in range(len(expr.extents))]
     pulled = (pull(r, maps, expr.extents) for r in scores.pairs)
     pairs = [p for p in pulled if p is not None]

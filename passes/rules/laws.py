@@ -9,7 +9,17 @@ The first two need an x without NaN and infinities; who uses them adds that cond
 from collections.abc import Callable, Sequence
 from math import inf
 
-from pitc.ir.constant import NZ, TOP, ZN, Constant, Range, is_number, is_zero, range_of
+from pitc.ir.constant import (
+    NZ,
+    TOP,
+    ZN,
+    Constant,
+    Range,
+    is_nonzero,
+    is_number,
+    is_zero,
+    range_of,
+)
 
 Constants = Sequence[Constant]
 
@@ -79,15 +89,20 @@ def product(cs: Constants) -> Constant | Unsettled:
 
 
 def quotient(cs: Constants) -> Constant | Unsettled:
-    """0 / x = 0 or NaN."""
+    """0 / x = 0 or NaN; 0 where x is known not to be 0."""
     a, b = cs
     if is_number(a) and is_number(b):
         return UNSETTLED
     if is_zero(a):
-        return ZN
+        return 0 if _is_apart(b) else ZN
     if not is_number(b) or b == 0:  # of a range of divisors, corners say nothing
         return TOP
     return ZN if a is ZN else UNSETTLED
+
+
+def _is_apart(c: Constant) -> bool:
+    """True for what is not 0, nor NaN."""
+    return is_nonzero(c) or (isinstance(c, Range) and (c.lo > 0 or c.hi < 0))
 
 
 def total(cs: Constants) -> Constant | Unsettled:

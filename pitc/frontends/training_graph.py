@@ -175,7 +175,9 @@ def _exported(
 
         def forward(self, parameters: Any, given: Any) -> Any:
             leaves = tuple(p.detach().requires_grad_(True) for p in parameters)
-            return make_fx(step, decomposition_table=table)(leaves, *given)(parameters, *given)
+            with torch._C.DisableTorchFunction():  # export would note steps of this trace, too
+                traced = make_fx(step, decomposition_table=table)(leaves, *given)
+            return traced(parameters, *given)
 
     values = tuple(p.detach().clone() for _, p in trained)
     shapes = (tuple(None for _ in values), tuple(dynamic_shapes.get(name) for name in places))

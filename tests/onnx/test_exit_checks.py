@@ -7,9 +7,13 @@ import onnx_ir as ir
 import pytest
 
 from pitc.ir.refusal import Code
+from pitc.passes.analysis import analyse
 from pitc.passes.audit import stages
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
 from pitc.passes.regions import legal
+from pitc.passes.regions.domain import domain_of
+from pitc.passes.regions.form import Packing
+from pitc.passes.regions.layout import layout_of
 from tests.random_check import check_model, lowering_everything
 from tests.random_nodes import run_nodes, session_of
 
@@ -53,6 +57,31 @@ starved (float[n, s, 8] x, bool[n, s] mask, bool[n, s] h, float[n, 1, 1] g)
     z2 = MatMul (z1, w5)
     z3 = MatMul (z2, w6)
     y = Where (rows, z3, zero)
+}
+"""
+
+
+# Where c holds, a row of z is -inf and p NaN; a 0 in the place of c would let that through.
+GUARDED = """
+<ir_version: 10, opset_import: ["": 20]>
+guarded (float[n, s, 8] x, bool[n, s] mask, bool[n, s] h) => (float[n, s, 8] y)
+<int64[1] last = {-1}, int64[1] middle = {1}, float zero = {0}, float low = {-inf}>
+{
+    turned = Transpose <perm = [0, 2, 1]> (x)
+    a = MatMul (x, turned)
+    keys = Unsqueeze (h, middle)
+    hide = Where (keys, zero, low)
+    z = Add (a, hide)
+    p = Softmax <axis = -1> (z)
+    e = Equal (z, low)
+    i = Cast <to = 6> (e)
+    all = ReduceMin (i, last)
+    c = Cast <to = 9> (all)
+    w = Where (c, zero, p)
+    o = MatMul (w, x)
+    rows = Unsqueeze (mask, last)
+    g = Cast <to = 1> (rows)
+    y = Mul (o, g)
 }
 """
 
@@ -108,6 +137,18 @@ def test_no_query_is_left_without_keys() -> None:
     (record,) = [r for r in lowered.report.nodes if r.node == "o"]
     assert record.lowering == "attention"
     assert deviation(model, lowered) < 1e-4
+
+
+def test_what_a_guard_is_made_of_does_not_come_back() -> None:
+    graph = analyse(ir.serde.deserialize_model(parsed(GUARDED)), None)[0]
+    assert {n for n, x in graph.values.items() if x.guards_softmax} == {"e", "i", "all", "c"}
+    for name, code in (("c", Code.JOINT), ("w", None)):
+        node, dead = graph[name].producer, next(r for r in graph[name].dead if r)
+        domain, coords = domain_of(dead) or (None, ())
+        layout = layout_of(graph[name].shape or (), coords)
+        assert node is not None and domain is not None and layout is not None
+        found = legal._at_exit(graph, Packing(name, domain, coords, layout, dead), node, 0)
+        assert (found and found.code) == code
 
 
 # y is given up where the mask is 0, and read as packed images; its declaration has no rank.

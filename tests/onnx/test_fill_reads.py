@@ -26,10 +26,7 @@ FILLS = {
         "0.0 where flag[d0, d1, d2] != 0",
     ],
     # what is known of both tells more than a test of lengths
-    "j = Cast <to = 7> (flag) p = Less (axis, j)": [
-        "0 where flag[d0, d1, d2] != 0",
-        "0 where flag[d0, d1, d2] == 0",
-    ],
+    "j = Cast <to = 7> (flag) p = Less (axis, j)": ["0 where everywhere"],
     "j = Cast <to = 7> (mask) p = Less (axis, j)": [
         "1 where 1 < j[d0, d1, d2]",
         "0 where 1 >= j[d0, d1, d2]",

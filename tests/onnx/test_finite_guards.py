@@ -14,6 +14,11 @@ EVER, NO, OWN = "everywhere", "nowhere", "bias[d0, d1] > -1e4"
 ROW, SOME_KEY = "all j: bias[d0, j] > -1e4", "s-1 >= 0"
 FREE = True  # of infinities, if not of NaN
 SEEN, HIDDEN = "some j: n[d0, j] != 0", "all j: mask[d0, j] != 0"
+COUNT = "k = Cast <to = 7> (mask) n = ReduceSum (k) f = Cast <to = 1> (n)"
+SOME = "some j: some k: mask[j, k] != 0"
+MASKED = "some j: mask[d0, j] != 0"
+TERMS = "u = Where (mask, x, low) r = Softmax (u)"
+ALL = "e = Equal (u, low) i = Cast <to = 7> (e) all = ReduceMin (i, last) c = Cast <to = 9> (all)"
 LOOP = """<body = g (int64 i, bool c, float[b, s] v) => (bool d, float[b, s] w RESULTS) {
     d = Identity (c) w = STEP (v) r = Log (v) q = Sin (v) }>"""
 ONE = LOOP.replace("RESULTS", ", float[b, s] q")
@@ -124,9 +129,39 @@ GUARDS = {  # finite, clean
     """t = ReduceSum (x, last) f = Cast <to = 1> (places) u = Mul (t, f) c = Greater (u, zero)
        r = Cast <to = 9> (places) e = Not (r) k = And (c, e) a = Where (k, zero, low)
        n = Greater (x, zero) o = Where (n, zero, a) y = Softmax (o)""": (
-        *("k[d0, 0] != 0",) * 2,
+        *("some j: n[d0, j] != 0",) * 2,
         FREE,
     ),
+    # divisors that count
+    f"{COUNT} y = Div (x, f)": (SOME, SOME, False),
+    f"{COUNT} q = Div (x, f) y = Where (mask, q, zero)": (EVER, EVER, False),
+    f"{COUNT} q = Div (x, f) y = Where (mask, zero, q)": (SOME, SOME, False),
+    f"{COUNT} y = Div (bias, f)": (f"{OWN} and {SOME}",) * 2 + (False,),
+    f"{COUNT.replace('to = 7', 'to = 6')} y = Div (x, f)": (NO, NO, False),  # 32 bits wrap around
+    "k = Cast <to = 7> (mask) o = Neg (k) n = ReduceSum (o) f = Cast <to = 1> (n) y = Div (x, f)": (
+        *(NO, NO),
+        False,
+    ),
+    "o = Where (mask, one, one) n = ReduceSum (o, last) y = Div (x, n)": (EVER, EVER, False),
+    "o = Where (mask, one, one) n = ReduceSum <keepdims = 0> (o, last) y = Div (one, n)": (
+        *(SOME_KEY,) * 2,
+        False,
+    ),
+    "o = Where (mask, one, half) n = ReduceSum (o, last) y = Div (x, n)": (*(MASKED,) * 2, False),
+    # guards on rows of a softmax
+    f"{TERMS} {ALL} y = Where (c, zero, r)": (EVER, EVER, FREE),
+    f"{TERMS} {ALL.replace('Min', 'Max')} y = Where (c, zero, r)": (EVER, EVER, FREE),
+    f"{TERMS} {ALL} y = Where (c, r, zero)": (NO, NO, FREE),
+    f"{TERMS} {ALL} y = Where (c, one, r)": (NO, NO, FREE),
+    f"{TERMS} {ALL} n = Not (c) y = Where (n, r, zero)": (EVER, EVER, FREE),
+    f"{TERMS} {ALL.replace('(u, low)', '(x, low)')} y = Where (c, zero, r)": (NO, NO, FREE),
+    f"{TERMS} {ALL.replace('last', 'front')} y = Where (c, zero, r)": (NO, NO, FREE),
+    f"{TERMS} most = ReduceMax (u, last) c = Equal (most, low) y = Where (c, zero, r)": (
+        *(EVER, EVER),
+        FREE,
+    ),
+    "v = Add (x, bias) u = Where (mask, v, high) r = Softmax (u) most = ReduceMax (u, last) "
+    "c = Equal (most, low) y = Where (c, zero, r)": (NO, NO, FREE),
     # loops
     f"y = Loop {LOOP} (trips, again, x)": (EVER, EVER, FREE),
     f"y = Loop {LOOP.replace('STEP', 'Log')} (trips, again, x)": (NO, NO, False),

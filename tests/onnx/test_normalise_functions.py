@@ -173,6 +173,7 @@ def test_rewrites_that_apply_are_counted_in_order() -> None:
         "drop_empty_pads",
         "name_cast_types",
         "drop_same_casts",
+        "share_flags",
         "remove_identities",
     ]
     body = (

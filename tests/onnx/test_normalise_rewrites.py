@@ -10,6 +10,7 @@ from pitc.passes.normalise import (
     fold_known_if,
     lift_constants,
     remove_identities,
+    share_flags,
     unroll_loops,
 )
 from tests.branch_texts import answers, either, loop, model_of, texts
@@ -62,6 +63,75 @@ def test_an_identity_of_another_domain_stays() -> None:
     model.graph[0].domain = "other"
     assert remove_identities(model) == 0
     assert texts(model) == ["h = Identity(x)", "y = Neg(h)"]
+
+
+AXES = "a = Constant <value_ints = [0]> ()"
+#: Of comparisons with a number: how many were made before, and what is left.
+FLAGS: dict[str, tuple[int, list[str]]] = {
+    f"{AXES} e = Equal (x, one) u = Unsqueeze (x, a) v = Equal (u, one) w = Squeeze (v, a)"
+    " n = Not (w) k = And (e, n) y = Cast <to = 1> (k)": (
+        1,
+        [
+            "e = Equal(x, one)",
+            "v = Unsqueeze(e, a)",
+            "w = Squeeze(v, a)",
+            "n = Not(w)",
+            "k = And(e, n)",
+            "y = Cast(k)",
+        ],
+    ),
+    # twice the same, and with what it is a reshape of
+    "e = Less (x, one) v = Less (x, one) k = And (e, v) y = Cast <to = 1> (k)": (
+        1,
+        ["e = Less(x, one)", "v = Identity(e)", "k = And(e, v)", "y = Cast(k)"],
+    ),
+    f"{AXES} u = Unsqueeze (x, a) s = Squeeze (u, a) e = Less (u, one) v = Less (s, one)"
+    " w = Squeeze (e, a) k = And (w, v) y = Cast <to = 1> (k)": (
+        1,
+        [
+            "u = Unsqueeze(x, a)",
+            "e = Less(u, one)",
+            "v = Squeeze(e, a)",
+            "w = Squeeze(e, a)",
+            "k = And(w, v)",
+            "y = Cast(k)",
+        ],
+    ),
+    # another number, another comparison, the other way round, another step in between
+    "e = Less (x, one) v = Less (x, two) k = And (e, v) y = Cast <to = 1> (k)": (0, []),
+    "e = Less (x, one) v = Greater (x, one) k = And (e, v) y = Cast <to = 1> (k)": (0, []),
+    "e = Less (x, one) v = Less (one, x) k = And (e, v) y = Cast <to = 1> (k)": (0, []),
+    "e = Less (x, one) u = Neg (x) v = Less (u, one) k = And (e, v) y = Cast <to = 1> (k)": (0, []),
+    # no number, numbers with dimensions
+    "e = Less (x, x) v = Less (x, x) k = And (e, v) y = Cast <to = 1> (k)": (0, []),
+    "p = Constant <value_floats = [1.0]> () e = Less (x, p) v = Less (x, p) k = And (e, v)"
+    " y = Cast <to = 1> (k)": (0, []),
+}
+
+
+@pytest.mark.parametrize("body", FLAGS)
+def test_comparisons_that_were_made_before(body: str) -> None:
+    count, after = FLAGS[body]
+    model = model_of(body)
+    wanted = answers(model)
+    lift_constants(model)
+    before = texts(model)
+    assert share_flags(model) == count
+    assert texts(model) == (after or before)
+    assert answers(model) == wanted
+    assert share_flags(model) == 0 or count
+
+
+def test_comparisons_of_branches_stay_there() -> None:
+    """A branch may not run."""
+    sides = [f"k{i} = Less (x, one) p = Cast <to = 1> (k{i})" for i in (1, 2)]
+    model = model_of(
+        f"e = Less (x, one) h = Cast <to = 1> (e) i = If (c) {either(*sides)} y = Add (h, i)"
+    )
+    open_branches(model)
+    wanted = answers(model)
+    assert share_flags(model) == 0
+    assert answers(model) == wanted
 
 
 def test_constants_become_initializers() -> None:

@@ -24,7 +24,7 @@ Law = Callable[[Constants], Any]
 
 # rows: the first operand, columns: the second one, in the order of POOL; a dot: arithmetic decides
 QUOTIENT = """
-   .    .    .    .   ZN   ZN   ZN   ZN   ZN   ZN   ZN
+   .    .    .    .    0   ZN    0    0   ZN    0   ZN
    .    .    .    .  TOP  TOP  TOP  TOP  TOP  TOP  TOP
    .    .    .    .  TOP  TOP  TOP  TOP  TOP  TOP  TOP
    .    .    .    .  TOP  TOP  TOP  TOP  TOP  TOP  TOP

@@ -67,7 +67,11 @@ BELOW = {
     "widen": ("rules", "exprs", "expand"),
     "fold": ("rules", "exprs"),
     "rests": ("exprs",),
-    "normalise": ("rules", "quirks", "control", "exprs", "expand", "widen", "fold", "rests"),
+    "same_flags": ("rules",),
+    "normalise": (
+        *("rules", "quirks", "control", "exprs", "expand", "widen", "fold", "rests"),
+        "same_flags",
+    ),
     "live_scales": ("rules", "exprs", "masks", "padding", "normalise"),
     # gradients: a way of their own, before all others
     "grad": ("rules", "control", "exprs", "expand", "normalise"),

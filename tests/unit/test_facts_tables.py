@@ -43,8 +43,14 @@ FILLS: dict[str, dict[str, list[str]]] = {
     },
     f"{ONES} t = Tanh (mask) p = Mul (c, t)": {"p": [f"0 where {OFF}"]},
     f"{ONES} l = Log (mask) p = Mul (c, l)": {"p": []},
+    # quotients: 0 by what is known not to be 0
+    f"{HIDE} p = Div (s, other)": {"p": [f"Special.ZN where {OFF}"]},
+    f"{HIDE} p = Div (s, two)": {"p": [f"0.0 where {OFF}"]},
+    f"{HIDE} m = Mul (other, other) e = Add (m, two) p = Div (s, e)": {"p": [f"0 where {OFF}"]},
     # sums, extremes and means over an axis that has elements
-    f"{ONES} p = ReduceSum <keepdims = 0> (c, axis)": {"p": [f"0.0 where {COLUMN}"]},
+    f"{ONES} p = ReduceSum <keepdims = 0> (c, axis)": {
+        "p": [f"0.0 where {COLUMN}", "Special.NZ where some d-101: flag[d0, d-101, d1] != 0"]
+    },
     f"{ONES} p = ReduceMax <keepdims = 0> (c, axis)": {
         "p": [f"0.0 where {COLUMN}", "1.0 where some d-101: flag[d0, d-101, d1] != 0"]
     },
@@ -54,7 +60,10 @@ FILLS: dict[str, dict[str, list[str]]] = {
         "p": [f"-10000.0 where {NO_COLUMN}"]
     },
     f"{ONES} p = ReduceSum <keepdims = 0> (c, nothing)": {
-        "p": ["0.0 where all d-1: all d-2: all d-3: flag[d-1, d-2, d-3] == 0"]
+        "p": [
+            "0.0 where all d-1: all d-2: all d-3: flag[d-1, d-2, d-3] == 0",
+            "Special.NZ where some d-101: some d-102: some d-103: flag[d-101, d-102, d-103] != 0",
+        ]
     },
     # of zeros that come one by one nothing is said of whole lines
     "t = Tanh (mask) r = Relu (t) c = Mul (r, other) p = ReduceSum (r, axis)": {"p": []},
@@ -104,6 +113,23 @@ DEAD: dict[str, dict[str, list[str]]] = {
     "p = Neg (mask)": {"mask": [], "other": ["everywhere"]},
     HIDE + " p = Neg (s)": {"t": [OFF], "mask": [OFF], "flag": []},
     "p = Where (flag, mask, other)": {"mask": [OFF], "other": [ON]},
+    # a divisor of 0 may be any positive number, and what gives it its sign any that does
+    f"{HIDE} m = Mul (other, other) e = Add (m, two) r = Sqrt (e) p = Div (s, r)": {
+        **{"other": [OFF], "m": [], "e": [], "r": [], "s": []}
+    },
+    f"{HIDE} m = Mul (other, other) n = ReduceMean (m, axis) e = Add (n, two) p = Div (s, e)": {
+        "other": ["all d-1: flag[d0, d-1, d2] == 0"],
+        "n": [],
+    },
+    f"{HIDE} e = Exp (other) p = Div (s, e)": {"other": []},  # perhaps infinite, or 0
+    f"{HIDE} a = Abs (other) e = Add (a, two) q = Neg (e) n = Neg (q) p = Div (s, n)": {
+        "other": []
+    },
+    f"{HIDE} e = Add (other, two) p = Div (s, e)": {"other": []},
+    f"{HIDE} m = Mul (other, other) p = Div (s, m)": {"other": []},
+    f"{HIDE} m = Mul (other, other) e = Add (m, two) p = Div (e, s)": {"other": []},
+    f"{HIDE} m = Mul (other, other) e = Add (m, two) p = Div (s, e) o = Log (e)": {"other": []},
+    f"{HIDE} a = Abs (other) b = Add (a, two) m = Add (a, b) p = Div (s, m)": {"other": [OFF]},
     # a second reader needs it
     HIDE + " p = Add (s, t)": {"t": []},
     HIDE + " l = Shape (t) o = Cast <to = 1> (l) p = Neg (s)": {"t": [OFF]},
