@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -277,19 +278,29 @@ def test_the_encoder_learns_as_in_torch() -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
 
 
+def pruned_loss(
+    weights: Mapping[str, torch.Tensor], feeds: Mapping[str, torch.Tensor]
+) -> torch.Tensor:
+    x = feeds["x"].to(weights["w0"].dtype)
+    for k in range(len(prune.WIDTHS) - 1):
+        w, mask = weights[f"w{k}"], feeds.get(f"mask.w{k}")
+        x = (torch.relu(x) if k else x) @ (w if mask is None else w * mask) + weights[f"b{k}"]
+    return torch.nn.functional.cross_entropy(x, feeds["labels"])
+
+
 @pytest.mark.parametrize("block", [(32, 64), (32, 1)])
 def test_pruning_learns_as_in_torch(block: tuple[int, int]) -> None:
-    weights = weights_of(prune.network())
-    optimizer = torch.optim.Adam(weights.values(), lr=prune.RATE)
-
-    def loss(feeds: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        x = feeds["x"].double()
-        for k in range(len(prune.WIDTHS) - 1):
-            w, mask = weights[f"w{k}"], feeds.get(f"mask.w{k}")
-            x = (torch.relu(x) if k else x) @ (w if mask is None else w * mask) + weights[f"b{k}"]
-        return torch.nn.functional.cross_entropy(x, feeds["labels"])
-
-    found = list(prune.train(STEPS, block))
-    want = [twin_step(optimizer, loss, feeds) for feeds, _ in found]
+    """As torch in float64; after many steps of few weights within what float32 loses in torch."""
+    found, losses = list(prune.train(STEPS, block)), dict[torch.dtype, np.ndarray]()
+    for dtype in (torch.float64, torch.float32):
+        given = weights_of(prune.network())
+        weights = {name: w.detach().to(dtype).requires_grad_() for name, w in given.items()}
+        optimizer = torch.optim.Adam(weights.values(), lr=prune.RATE)
+        steps = (twin_step(optimizer, partial(pruned_loss, weights), feeds) for feeds, _ in found)
+        losses[dtype] = np.array(list(steps))
+    want = losses[torch.float64]
+    lost = np.abs(losses[torch.float32] - want).max()
     assert len(found) == STEPS and 0.09 < found[-1][0]["mask.w1"].mean() < 0.11
-    np.testing.assert_allclose([loss for _, loss in found], want, rtol=0, atol=1e-4)
+    got = np.array([loss for _, loss in found])
+    np.testing.assert_allclose(got[: STEPS // 2], want[: STEPS // 2], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(got, want, rtol=0, atol=max(1e-4, lost))
