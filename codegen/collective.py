@@ -4,10 +4,14 @@ Every lane of a warp must reach each of these, so that they never stand under a 
 lane. Words are uint32, counts int32.
 """
 
-from pitc.codegen import ptx
+from collections.abc import Sequence
+
+from pitc.codegen import ptx, tir
 from pitc.codegen.ptx import Register
 from pitc.codegen.tir import Expr, T
 
+WARP = (1, 2, 4, 8, 16)
+"""The bits in which numbers of lanes differ."""
 _ALL = 0xFFFFFFFF
 
 
@@ -41,10 +45,22 @@ def exchanged(value: Expr, lanes: int, dtype: str) -> Expr:
     return _collective(dtype, "__shfl_xor_sync", value, T.int32(lanes))
 
 
+def float_sum(part: Expr, lanes: Sequence[int] = WARP) -> Expr:
+    """The sum of a float32 over lanes; all lanes that share it get it, and ask at once.
+
+    Args:
+        part: What a lane has of it.
+        lanes: In which bits their numbers differ.
+    """
+    for lane in lanes:
+        part = tir.keep(part + exchanged(part, lane, "float32"))
+    return part
+
+
 def inclusive(value: Expr, lane: Expr) -> Expr:
     """The sum of an int32 over the lanes up to and with this one."""
     result = Register("int32", value)
-    for distance in (1, 2, 4, 8, 16):
+    for distance in WARP:
         other = _collective("int32", "__shfl_up_sync", result.value, T.int32(distance))
         result.add(T.Select(lane >= distance, other, T.int32(0)))
     return result.value

@@ -267,19 +267,11 @@ class Softmax:
 
     def total(self, r: int) -> Expr:
         """The sum of all weights of the thread's row; all lanes that share it ask at once."""
-        return over_lanes(self._engine, self._total[r])
+        return collective.float_sum(self._total[r], self._engine.lanes)
 
     def top(self, r: int) -> Expr:
         """The highest score of the thread's row."""
         return self._top[r]
-
-
-def over_lanes(engine: Scored, part: Expr) -> Expr:
-    """The sum of what the lanes have of a row; all lanes that share it ask at once."""
-    total = part
-    for lane in engine.lanes:
-        total = tir.keep(total + collective.exchanged(total, lane, "float32"))
-    return total
 
 
 def hide_behind(engine: Scored, after: Expr) -> None:

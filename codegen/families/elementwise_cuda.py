@@ -156,9 +156,7 @@ class _Kernel:
             parts = [total[u] for u in range(width)]
             while len(parts) > 1:
                 parts = [tir.keep(a + b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-            found[k] = parts[0]
-            for lanes in (1, 2, 4, 8, 16):
-                found[k] = tir.keep(found[k] + collective.exchanged(found[k], lanes, "float32"))
+            found[k] = collective.float_sum(parts[0])
         return found
 
     def _joined(self, sums: Mapping[int, Expr], warps: Expr, side: Expr) -> Known:

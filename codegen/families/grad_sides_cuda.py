@@ -6,7 +6,7 @@ sequence, also in steps that are left out: tiles of keys look for such queries f
 
 from pitc.codegen import collective, ptx, tir
 from pitc.codegen.engines import ring
-from pitc.codegen.engines.attend import LOG2_E, Softmax, over_lanes
+from pitc.codegen.engines.attend import LOG2_E, Softmax
 from pitc.codegen.engines.attend_grad import NUMBERS, Spread, ThreadGradients
 from pitc.codegen.families.grad_tiles_cuda import GradTile, Operands, Pass
 from pitc.codegen.families.sequences_cuda import TileRows
@@ -82,7 +82,7 @@ class QueryTile(GradTile):
         for r, row in enumerate(engine.rows):
             total = ptx.held(self._softmax.total(r), "float32")
             top = ptx.held(self._softmax.top(r), "float32")
-            sums = ptx.held(over_lanes(engine, engine.sums[r]), "float32")
+            sums = ptx.held(collective.float_sum(engine.sums[r], engine.lanes), "float32")
             pivot = T.Select(top == ptx.lowest(), zero, top)
             none = T.Select(tir.both(to_zero, total == zero), zero, ptx.not_a_number())
             inverse = ptx.held(T.Select(total > zero, one / total, none), "float32")
@@ -168,7 +168,7 @@ class KeyTile(GradTile):
     def _lost(self) -> tuple[Expr, Expr]:
         """NaN if some query of the sequence has no softmax, and a gradient; else 0: for dk and dv.
 
-        Without a formula all queries are in some step, so nobody has to look.
+        Without a formula each query is in some step, and its NaN is in the sums.
         """
         zero = T.float32(0)
         if self.sight is None:
@@ -182,13 +182,5 @@ class KeyTile(GradTile):
             lost = ptx.held(_lost(numbers[_INVERSE]), "float32")
             found[0].add(T.Select(numbers[_KEPT] > zero, lost, zero))
             found[1].add(lost)
-        of_scored, of_weighed = (ptx.held(over_warp(x.value), "float32") for x in found)
+        of_scored, of_weighed = (ptx.held(collective.float_sum(x.value), "float32") for x in found)
         return of_scored, of_weighed
-
-
-def over_warp(part: Expr) -> Expr:
-    """The sum of what all lanes of a warp have, which ask at once."""
-    total = part
-    for lane in (1, 2, 4, 8, 16):
-        total = tir.keep(total + collective.exchanged(total, lane, "float32"))
-    return total

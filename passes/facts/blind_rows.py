@@ -20,16 +20,21 @@ from pitc.passes.rules.record import operator_of
 MAX_STEPS = 8  # from the terms to the condition
 
 
-def note_row_guard(view: NodeView) -> None:
+def note_row_guard(view: NodeView) -> NodeView | None:
     """Note the softmax whose rows of -inf a choice makes 0, and what the condition is made of: it
     must come from the same terms.
+
+    Returns:
+        The softmax, if the node is such a choice.
     """
     graph, found = view.graph, _guarded(view)
-    if found is not None:
-        softmax, steps = found
-        graph[view.out()].guarded_softmax = softmax.out()
-        for name in steps:
-            graph[name].guards_softmax = True
+    if found is None:
+        return None
+    softmax, steps = found
+    graph[view.out()].guarded_softmax = softmax.out()
+    for name in steps:
+        graph[name].guards_softmax = True
+    return softmax
 
 
 def _guarded(view: NodeView) -> tuple[NodeView, list[str]] | None:

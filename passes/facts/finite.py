@@ -87,10 +87,9 @@ def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
         _note(graph, name, guard, guard)
         return
     free = _no_infinity(view, expr, names)
-    note_row_guard(view)
-    softmax = graph[graph[name].guarded_softmax].producer if graph[name].guarded_softmax else None
-    if softmax is not None and (rows := graph[graph[name].guarded_softmax].expr) is not None:
-        guard = row_clean(NodeView(graph, softmax), rows)
+    softmax = note_row_guard(view)
+    if softmax is not None and (rows := graph[softmax.out()].expr) is not None:
+        guard = row_clean(softmax, rows)
         _note(graph, name, guard, guard, free)
     elif guards and graph[view.name(2)].no_infinity:
         _note(graph, name, EVERYWHERE, EVERYWHERE)

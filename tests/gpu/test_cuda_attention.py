@@ -1,9 +1,6 @@
 """Attention over packed sequences on the emulated device, against float64."""
 
 import functools
-import inspect
-import textwrap
-import types
 from typing import Any
 
 import numpy as np
@@ -17,6 +14,7 @@ from pitc.codegen.families.sequences_cuda import Search
 from tests.attention_cases import CANARY, Case
 from tests.codegen_kernels import Array
 from tests.cuda_emulator import Emulated, EmulationError
+from tests.wrong_functions import make_wrong
 
 Kind = tuple[str, str, int, int, int]
 """Engine, type, d, dv, bias."""
@@ -294,11 +292,7 @@ TWINS: dict[str, tuple[Kind, Any, str, str]] = {
 @pytest.mark.parametrize("twin", TWINS)
 def test_wrong_twins_are_found(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, function, right, wrong = TWINS[twin]
-    source = textwrap.dedent(inspect.getsource(function))
-    assert source.count(right) == 1
-    module = compile(source.replace(right, wrong), twin, "exec")
-    code = next(x for x in module.co_consts if isinstance(x, types.CodeType))
-    monkeypatch.setattr(function, "__code__", code)
+    make_wrong(monkeypatch, function, right, wrong)
     some = case(kind, [(40, 70), (70, 40)], heads=1)
     device = emulated(kind)
     with pytest.raises((AssertionError, EmulationError)):

@@ -1,15 +1,12 @@
 """Gradients of attention over packed sequences on the emulated device, against float64."""
 
 import functools
-import inspect
-import textwrap
-import types
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pitc.codegen.engines import attend
+from pitc.codegen import collective
 from pitc.codegen.engines.attend_grad import Spread, ThreadGradients
 from pitc.codegen.families import attention_grad_cuda, pair_tests_cuda
 from pitc.codegen.families.grad_sides_cuda import KeyTile, QueryTile
@@ -20,6 +17,7 @@ from pitc.ir.attention_tile import GradientTile
 from tests.attention_cases import CANARY, Sees
 from tests.cuda_emulator import Emulated, EmulationError
 from tests.gradient_cases import GradCase
+from tests.wrong_functions import make_wrong
 
 Kind = tuple[int, int, int, str]
 """d, dv, bias, and which keys a query sees."""
@@ -241,7 +239,7 @@ def test_refuses() -> None:
 
 TWINS: dict[str, tuple[Kind, Any, str, str]] = {
     "means_do_not_decay": (PLAIN, ThreadGradients.columns, "[Columns(self.key, (row,))]", "[]"),
-    "lanes_apart": (PLAIN, attend.over_lanes, "in engine.lanes", "in ()"),
+    "lanes_apart": (PLAIN, collective.float_sum, "in lanes", "in ()"),
     "numbers_of_another_query": (PLAIN, ThreadGradients.numbers, "key * _SIDE", "key"),
     "numbers_not_spread": (PLAIN, Spread.start, "row % _SIDE * self._beside + row // _SIDE", "row"),
     "gradients_of_the_floor": (PLAIN, QueryTile._finish, "top < operands", "top > operands"),
@@ -279,11 +277,7 @@ TWINS: dict[str, tuple[Kind, Any, str, str]] = {
 @pytest.mark.parametrize("twin", TWINS)
 def test_wrong_twins_are_found(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, function, right, wrong = TWINS[twin]
-    source = textwrap.dedent(inspect.getsource(function))
-    assert source.count(right) == 1
-    module = compile(source.replace(right, wrong), twin, "exec")
-    code = next(x for x in module.co_consts if isinstance(x, types.CodeType))
-    monkeypatch.setattr(function, "__code__", code)
+    make_wrong(monkeypatch, function, right, wrong)
     with pytest.raises((AssertionError, EmulationError)):
         device = emulated(kind)
         for lengths, density in (([(40, 70), (70, 40), (200, 150)], 0.3), ([(900, 70)], 0.0005)):

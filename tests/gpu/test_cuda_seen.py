@@ -1,9 +1,6 @@
 """Attention under formulas of pairs on the emulated device, against float64."""
 
 import functools
-import inspect
-import textwrap
-import types
 from typing import Any
 
 import numpy as np
@@ -22,6 +19,7 @@ from tests.codegen_kernels import Array
 from tests.cuda_budgets import MOST
 from tests.cuda_emulator import Emulated, EmulationError
 from tests.cuda_traffic import SECTOR_BYTES
+from tests.wrong_functions import make_wrong
 
 Kind = tuple[str, str, int, int, int, str]
 """Engine, type, d, dv, bias, formula."""
@@ -355,11 +353,7 @@ TWINS: dict[str, tuple[Kind, Any, str, str]] = {
 @pytest.mark.parametrize("twin", TWINS)
 def test_wrong_twins_are_found(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, function, right, wrong = TWINS[twin]
-    source = textwrap.dedent(inspect.getsource(function))
-    assert source.count(right) == 1
-    module = compile(source.replace(right, wrong), twin, "exec")
-    code = next(x for x in module.co_consts if isinstance(x, types.CodeType))
-    monkeypatch.setattr(function, "__code__", code)
+    make_wrong(monkeypatch, function, right, wrong)
     with pytest.raises((AssertionError, EmulationError)):
         device = emulated(kind)
         for case in (ends_of_flags, gaps_of_flags) if kind[-1] == "f0" else ():

@@ -1,7 +1,6 @@
 """attention on a GPU that is not there: real kernels, by the emulator, in ONNX Runtime."""
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from onnx import helper
 
 from pitc.codegen import reference
 from pitc.ir.kernel import KernelRequest
-from tests.device_kernels import emulated_library, emulated_process, save_with
+from tests.device_kernels import emulated_library, save_with
 from tests.device_support import Call, FakeDriver, cuda_node, detect, failure, session
 from tests.plan_text import Plan
 from tests.runtime_support import BOOL, COORDS, FLOAT, OFFSETS, ROWS, Array, make_model, points
@@ -131,12 +130,6 @@ class Case:
                 v = x["v"][begin:end, 1 + h]
                 out[begin:end, h] = reference.attention(q, k, v, 0.25, bias, bool(self.nan_to_zero))
         return out
-
-
-@pytest.fixture(name="gpu", scope="module")
-def _gpu() -> Iterator[Call]:
-    with emulated_process() as call:
-        yield call
 
 
 @pytest.fixture(name="library", scope="module")

@@ -2,7 +2,6 @@
 Runtime.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from onnx import helper
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.plans.ops import AttentionGrad, Plan
 from tests import plan_reference
-from tests.device_kernels import emulated_library, emulated_process, save_with
+from tests.device_kernels import emulated_library, save_with
 from tests.device_support import Call, FakeDriver, cuda_node, detect, failure, session
 from tests.runtime_support import (
     BOOL,
@@ -118,12 +117,6 @@ class Case:
         known = feeds | {"coords": coords, "offsets": offsets}
         fields = plan_reference.parse(self.plan().text())
         return plan_reference.attention_grad(fields, *(known[x] for x in self.inputs(feeds)))
-
-
-@pytest.fixture(name="gpu", scope="module")
-def _gpu() -> Iterator[Call]:
-    with emulated_process() as call:
-        yield call
 
 
 @pytest.fixture(name="library", scope="module")

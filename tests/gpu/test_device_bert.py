@@ -5,7 +5,6 @@ import contextlib
 import io
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,12 +29,6 @@ PAGE = ROOT / "docs" / "cuda.md"
 MODEL, SOURCE = "model.cuda.onnx", b"PitCudaExecutionProvider"
 # Half precision: what ONNX Runtime rounds after every operator, kernels round once at their end.
 TOLERANCE = 2e-2
-
-
-@pytest.fixture(name="gpu", scope="module")
-def _gpu() -> Iterator[Call]:
-    with emulated_process() as call:
-        yield call
 
 
 @pytest.fixture(name="source", scope="module")

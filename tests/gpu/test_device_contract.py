@@ -34,7 +34,6 @@ from tests.cuda_emulator import ARCH
 from tests.detect_reference import detected, parts_of
 from tests.device_kernels import (
     emulated_library,
-    emulated_process,
     emulator_compiles,
     save_with,
 )
@@ -268,12 +267,6 @@ def _cast(source: str, result: str, to: ir.DataType) -> onnx.NodeProto:
 
 
 # ---- libraries and processes
-
-
-@pytest.fixture(name="gpu", scope="module")
-def _gpu() -> Iterator[Call]:
-    with emulated_process() as call:
-        yield call
 
 
 @pytest.fixture(name="libraries", scope="module")

@@ -1,6 +1,5 @@
 """Elementwise operators of one pass on a GPU that is not there: shapes, what is refused."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from pitc.ir.formula import Formula
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.plan import CUDA_EP_NAME
-from tests.device_kernels import emulated_library, emulated_process, save_with
+from tests.device_kernels import emulated_library, save_with
 from tests.device_support import Call, FakeDriver, session
 from tests.plugin.test_elementwise import BY_ROWS, FLAT, FORMULAS, feeds, model, wanted
 from tests.runtime_support import Array
@@ -29,12 +28,6 @@ def on_gpu(formula: Formula) -> onnx.ModelProto:
     (source,) = [a for a in made.graph.node[0].attribute if a.name == "source"]
     source.s = CUDA_EP_NAME.encode()
     return made
-
-
-@pytest.fixture(name="gpu", scope="module")
-def _gpu() -> Iterator[Call]:
-    with emulated_process() as call:
-        yield call
 
 
 @pytest.fixture(name="library", scope="module")

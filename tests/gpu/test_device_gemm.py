@@ -1,6 +1,6 @@
 """gather_gemm on a GPU that is not there: real kernels, by the emulator, in ONNX Runtime."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,12 +150,6 @@ def _cast(source: str, result: str, to: ir.DataType) -> Any:
     from onnx import helper
 
     return helper.make_node("Cast", [source], [result], to=int(to))
-
-
-@pytest.fixture(name="gpu", scope="module")
-def _gpu() -> Iterator[Call]:
-    with emulated_process() as call:
-        yield call
 
 
 @pytest.fixture(name="library", scope="module")

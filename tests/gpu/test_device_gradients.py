@@ -2,7 +2,6 @@
 and elementwise nodes by emulated kernels, the rest in ONNX Runtime on the CPU.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +11,12 @@ import pytest
 
 import pitc
 from tests.cuda_emulator import ARCH
-from tests.device_kernels import emulated_process, emulator_compiles
+from tests.device_kernels import emulator_compiles
 from tests.device_support import Call, FakeDriver, session
 from tests.gpu.test_lower_cuda_gradients import NAMES, feeds, gradient, quiet
 from tests.runtime_support import Array
 
 MODEL = "model.cuda.onnx"
-
-
-@pytest.fixture(name="gpu", scope="module")
-def _gpu() -> Iterator[Call]:
-    with emulated_process() as call:
-        yield call
 
 
 def _answers(

@@ -4,7 +4,7 @@ ONNX's backend node tests, real exports, models with branches, random graphs: co
 run in stock ONNX Runtime by our provider and emulated kernels, compared with ONNX Runtime.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from pitc.check.feeds import Case as Feeds
 from pitc.ir.report import TokenPlace
 from tests import device_models
 from tests.device_campaign import summary
-from tests.device_kernels import emulated_process
 from tests.device_models import Model, Outcome, check, differences, run_case, total
 from tests.device_nodes import alone, passed_through
 from tests.device_support import Call
@@ -25,12 +24,6 @@ from tests.plugin.test_backend_nodes import Case, cases
 
 NODES = 50  # of about 2,000, drawn by a seed
 SEED = 7  # of those drawn, no one needs a kernel that other tests do not
-
-
-@pytest.fixture(name="gpu", scope="module")
-def _gpu() -> Iterator[Call]:
-    with emulated_process() as call:
-        yield call
 
 
 def _sample(folder: Path) -> dict[str, Outcome]:

@@ -1,13 +1,12 @@
 """pack and unpack on a GPU that is not there, by the widest words that a row is made of."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pitc.ir.kernel import KernelRequest
-from tests.device_kernels import emulated_library, emulated_process, save_with
+from tests.device_kernels import emulated_library, save_with
 from tests.device_support import Call, FakeDriver, feeds, model, pack, session, unpack
 from tests.runtime_support import FLOAT, Array
 
@@ -17,12 +16,6 @@ REQUESTS = tuple(
     for family in ("pack", "unpack")
     for words in ("int32", "int8")
 )
-
-
-@pytest.fixture(name="gpu", scope="module")
-def _gpu() -> Iterator[Call]:
-    with emulated_process() as call:
-        yield call
 
 
 @pytest.fixture(name="library", scope="module")

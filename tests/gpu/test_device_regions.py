@@ -2,7 +2,7 @@
 device, real kernels on the emulator, in ONNX Runtime.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pitc.ir.kernel import KernelRequest
 from pitc.ir.target import CUDA
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
 from tests.cuda_emulator import ARCH
-from tests.device_kernels import emulated_library, emulated_process, save_with
+from tests.device_kernels import emulated_library, save_with
 from tests.device_support import (
     Call,
     FakeDriver,
@@ -52,12 +52,6 @@ def lowered(config: RoutedConfig) -> tuple[onnx.ModelProto, Lowered]:
     source = routed(config, np.random.default_rng(0))
     options = LowerOptions(prices=GpuPrices(), target=CUDA, check=True)
     return source, run_passes(ir.from_proto(source), options)
-
-
-@pytest.fixture(name="gpu", scope="module")
-def _gpu() -> Iterator[Call]:
-    with emulated_process() as call:
-        yield call
 
 
 class Routed:

@@ -57,9 +57,9 @@ void ExpectProgram(const std::vector<int64_t>& program, int64_t tests, int64_t t
     Require(i < tables && (orders >> 2 * i & 3) <= PairsPlan::kLessOrEqual, "orders of tables");
 }
 
-// The same of a plan whose kernels take what their program looks at.
+// The same of a plan whose kernels take what its program looks at.
 template <class Plan>
-void ExpectOwnProgram(const Plan& p) {
+void ExpectProgramOfKernels(const Plan& p) {
   if (!p.program) return;
   const int64_t tests = *p.positions + *p.tables + *p.key_tests + *p.query_tests + *p.pair_tests;
   ExpectProgram(*p.program, tests, *p.tables, *p.orders);
@@ -87,13 +87,13 @@ AttentionPlan ReadAttention(Fields& in) {
   const bool on_gpu = in.machine() == Machine::kCuda;
   Require(p.program || p.no_pairs == AttentionPlan::kNan || !on_gpu,
           "no_pairs=nan without a program");
-  ExpectOwnProgram(p);
+  ExpectProgramOfKernels(p);
   return p;
 }
 
 AttentionGradPlan ReadAttentionGrad(Fields& in) {
   AttentionGradPlan p = AttentionGradPlan::Read(in);
-  ExpectOwnProgram(p);
+  ExpectProgramOfKernels(p);
   return p;
 }
 
