@@ -69,7 +69,7 @@ def lower_bodies(
         out.host_copies += sum(map(low.forms.host_copies, low.forms.detected))
         close_branches(inner.model)
         out.kernels |= low.packed.kernels
-        out.panels.made |= low.packed.panels.made
+        out.panels.add(low.packed.panels)
         _put_back(graph.model, node, inner.model.graph)
     return out
 

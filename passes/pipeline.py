@@ -187,8 +187,8 @@ def _lower(state: _Compilation) -> None:
     if kernels or report.regions:  # else it is the source that runs
         report.notes += scale_notes(state.scaled)
     state.checks.lowered(report.kernels)
-    panels = Panels({**bodies.panels.made, **packed.panels.made})
-    state.lowered = Lowered(model, kernels, report, panels)
+    bodies.panels.add(packed.panels)
+    state.lowered = Lowered(model, kernels, report, bodies.panels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -500,6 +500,16 @@ def outer_products(
     return (made.astype(np.float32) if mask is None else np.where(mask != 0, made, 0).astype("f"),)
 
 
+def grouped(fields: dict[str, str], a: Array, group: Array, b: Array) -> tuple[Array]:
+    count, k, n = (int(fields[name]) for name in ("groups", "k", "n"))
+    t, j = group.shape
+    assert a.dtype == b.dtype == np.float32 and group.dtype == np.int64
+    assert a.ndim == 4 and a.shape[::3] == (t, k) and a.shape[1] in (1, j)
+    panels = b.reshape(count, -1, k, b.shape[-1])
+    matrices = np.stack([unpack_panels(one, n) for one in panels]).astype(np.float64)
+    return ((a @ matrices[group]).astype(np.float32),)
+
+
 def elementwise(fields: dict[str, str], *operands: Array) -> tuple[Array, ...]:
     """Step by step, by the operators' records, in the operands' types."""
     formula = Formula.of(fields["kinds"].split(","), unquote(fields["formula"]))
@@ -542,6 +552,7 @@ OPERATIONS: dict[str, Callable[..., tuple[Array, ...]]] = {
     "attention_grad": attention_grad,
     "add_rows": add_rows,
     "outer_products": outer_products,
+    "grouped": grouped,
     "elementwise": elementwise,
 }
 

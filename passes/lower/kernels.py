@@ -26,7 +26,7 @@ from pitc.ir.plans.ops import (
     Table,
     Unpack,
 )
-from pitc.ir.plans.whole import Elementwise, Norm, OuterProducts
+from pitc.ir.plans.whole import Elementwise, Grouped, Norm, OuterProducts
 from pitc.ir.target import Target
 from pitc.ir.variants import SPARSE_FAMILIES
 from pitc.passes.lower.builder import lead_of
@@ -77,6 +77,9 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
             dense = {"dense": KernelRequest.of("outer_products_dense")}
             listed = {"listed": KernelRequest.of("outer_products")} if plan.masked else {}
             return dense | listed
+        case Grouped():
+            product: Params = {"k": plan.k, "n": plan.n, "activation": "none", "residual": 0}
+            return {"dense": KernelRequest.of("gather_gemm", **product)}
         case Elementwise():
             given: Params = {"kinds": ",".join(plan.kinds), "formula": plan.formula}
             return {"elementwise": KernelRequest.of(plan.op, plan.dtype, target.kind, **given)}

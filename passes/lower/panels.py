@@ -1,5 +1,6 @@
 """Weights as panels: the layout that kernels read them from."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -12,6 +13,7 @@ from pitc.ir.widened import Widened
 from pitc.passes.lower.builder import Builder
 from pitc.passes.regions.matrix import Matrix
 
+Axes = tuple[int, ...]
 _TO_INFINITY = np.float32(float.fromhex("0x1.ffp127"))
 """Half a step above the largest bfloat16: what is as large is rounded to infinity."""
 
@@ -23,10 +25,17 @@ class Panels:
     Args:
         made: Panels by what they are of: the weight's name, whether it is transposed, its sizes.
         rounded: Those of bfloat16.
+        stacks: Of many matrices each, by the constant's name, its axes, and their extents.
     """
 
     made: dict[tuple[str, bool, int, int], ir.Value] = field(default_factory=dict)
     rounded: dict[tuple[str, bool, int, int], ir.Value] = field(default_factory=dict)
+    stacks: dict[tuple[str, Axes, Axes], ir.Value] = field(default_factory=dict)
+
+    def add(self, other: "Panels") -> None:
+        """Those of another graph, too."""
+        self.made |= other.made
+        self.stacks |= other.stacks
 
     def value(self, build: Builder, weight: Matrix, *, rounded: bool = False) -> ir.Value:
         """The panels of a constant, made once and computed when they are written.
@@ -50,6 +59,28 @@ class Panels:
             )
         return self.made[key]
 
+    def stack(self, build: Builder, table: ir.Value, axes: Sequence[int]) -> ir.Value:
+        """The panels of many matrices, those of the first one in front.
+
+        Args:
+            build: Adds nodes.
+            table: A constant of three dimensions.
+            axes: Which of these counts matrices, which their rows, which their columns.
+        """
+        tensor = table.const_value  # by then it may be in the artifact
+        assert tensor is not None
+        sizes = [int(d) for d in tensor.shape.numpy()]
+        groups, k, n = (sizes[d] for d in axes)
+        key = table.name or "", tuple(axes), (groups, k, n)
+        if key not in self.stacks:
+            shape = (groups * panel_count(n), k, PANEL_WIDTH)
+            make = partial(_stack, tensor, axes)
+            halves = isinstance(tensor, Widened)
+            self.stacks[key] = build.lazy_constant(
+                f"{key[0]}.panels", make, shape, tensor.dtype, halves=halves
+            )
+        return self.stacks[key]
+
     def _rounded(self, build: Builder, weight: Matrix, key: tuple[str, bool, int, int]) -> ir.Value:
         if key not in self.rounded:
             tensor = weight.value.const_value
@@ -59,6 +90,15 @@ class Panels:
             stem = f"{key[0]}.bfloat16"
             self.rounded[key] = build.lazy_constant(stem, make, shape, ir.DataType.BFLOAT16)
         return self.rounded[key]
+
+
+def _stack(tensor: ir.TensorProtocol, axes: Sequence[int]) -> Array:
+    stack = tensor.numpy().transpose(axes)
+    groups, k, n = stack.shape
+    out = np.empty((groups, panel_count(n), k, PANEL_WIDTH), stack.dtype)
+    for number, matrix in enumerate(stack):
+        out[number] = pack_panels(matrix, stack.dtype)
+    return out.reshape(-1, k, PANEL_WIDTH)
 
 
 def _panels(weight: Matrix, tensor: ir.TensorProtocol) -> Array:

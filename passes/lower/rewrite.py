@@ -15,7 +15,7 @@ from pitc.ir.index import ONE, Coords, Poly, total_of
 from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import first_input, node_name
 from pitc.ir.plans.ops import Attention, AttentionGrad, Contract, Detect, Pack, Unpack
-from pitc.ir.plans.whole import AddRows, OuterProducts
+from pitc.ir.plans.whole import AddRows, Grouped, OuterProducts
 from pitc.ir.sizes import sizes_known
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import detected_mask
@@ -37,6 +37,7 @@ from pitc.passes.regions.form import (
     WholeOperand,
     operand_domain,
 )
+from pitc.passes.regions.grouped import AXES
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.matrix import dims_of, stored
 from pitc.passes.regions.score_bias import repeats_turns
@@ -137,7 +138,7 @@ class Rewriter:
         if not domain.lives_everywhere and (rows := self._spread(name, codes, rest, at)):
             return rows
         if domain.lives_everywhere:
-            return all_rows(self.graph, self.build, name, codes, at.symbol)
+            return all_rows(self.graph, self.build, name, codes, at.symbol, domain.extents)
         given = codes
         shape = self.graph[name].shape or ()
         kept = [e for e, c in zip(shape, codes, strict=True) if c == "r"] if rest is None else rest
@@ -295,6 +296,9 @@ class Rewriter:
         if isinstance(form.plan, AddRows | OuterProducts):
             self._hand_on(node, form, (self.sum_over_rows(node, form, form.plan),))
             return
+        if isinstance(form.plan, Grouped):
+            self._hand_on(node, form, (self.grouped(node, form, form.plan),))
+            return
         if isinstance(form.plan, AttentionGrad):
             self._hand_on(node, form, (self.attention_gradient(node, form, form.plan),))
             return
@@ -401,6 +405,23 @@ class Rewriter:
         assert made is not None
         self.to.log.sources[made] = node
         return out
+
+    def grouped(self, node: ir.Node, form: Form, plan: Grouped) -> ir.Value:
+        """The node of a grouped product: rows, indices, and matrices as panels."""
+        packing = form.outputs[0]
+        assert packing is not None
+        a, group, table = (x for x in map(self.operand, form.operands) if x is not None)
+        if group.dtype != ir.DataType.INT64:
+            group = self.build.op("Cast", [group], to=ir.DataType.INT64)
+        b = self.to.panels.stack(self.build, table, form.attributes[AXES])
+        rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
+        shape = [self.detect(packing.domain).symbol, None, None, plan.n]
+        outputs = [(f"{packing.name}.packed", ir.DataType.FLOAT, shape)]
+        (out,) = self.build.kernel(plan, [a, group, b], outputs, node_name(node))
+        made = out.producer()
+        assert made is not None
+        self.to.log.sources[made] = node
+        return self.build.reshape(out, [0, *rest])
 
     def attention_gradient(self, node: ir.Node, form: Form, plan: AttentionGrad) -> ir.Value:
         """One result of the node that several contractions have a form of."""

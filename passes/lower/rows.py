@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
-from pitc.ir.index import nonneg, poly
+from pitc.ir.index import ONE, nonneg, poly
 from pitc.ir.nodes import attribute
 from pitc.ir.since import Since
 from pitc.ir.sizes import sizes_known
@@ -94,18 +94,26 @@ def with_shape(graph: Graph, build: Builder, rows: ir.Value, like: ir.Value) -> 
 
 
 def all_rows(
-    graph: Graph, build: Builder, name: str, codes: Sequence[str], symbol: str
+    graph: Graph, build: Builder, name: str, codes: Sequence[str], symbol: str, points: Shape
 ) -> ir.Value:
     """A value as rows of one packed axis, none of them left out (`dims=` of a pack plan).
 
     [b, h, s, d], codes c0, r, c1, r   ->   Transpose to [b, s, h, d]   ->   Reshape to [t, h, d]
+    [b, d], codes c0, r, points b, s   ->   Expand to [b, s, d]         ->   Reshape to [t, d]
     """
     x, shape, order = build.value(name), graph[name].shape or (), rows_first(codes)
-    rest = [shape[d].as_int() for d in order if codes[d] == "r"]
+    rest = [shape[d] for d in order if codes[d] == "r"]
     out = x if order == sorted(order) else build.op("Transpose", [x], perm=order)
-    out = build.op("Reshape", [out, build.constant(np.asarray([-1, *rest], np.int64))])
+    absent = [k for k in range(len(points)) if f"c{k}" not in codes]
+    if absent and "l" not in codes:
+        ones = sum(c == "0" for c in codes)
+        out = build.unsqueeze(out, *(ones + k for k in absent))
+        sizes = build.sizes((*[ONE] * ones, *points, *rest))
+        out = build.op("Expand", [out, build.concat(sizes)])
+    numbers = [e.as_int() for e in rest]
+    out = build.op("Reshape", [out, build.constant(np.asarray([-1, *numbers], np.int64))])
     out.type = ir.TensorType(ir.DataType.from_numpy(graph.dtype(name)))
-    out.shape = ir.Shape([symbol, *rest])
+    out.shape = ir.Shape([symbol, *numbers])
     return out
 
 

@@ -37,6 +37,7 @@ from pitc.passes.regions.form import (
     Packing,
     operand_names,
 )
+from pitc.passes.regions.grouped import group_coords
 from pitc.passes.regions.price import contraction_flops
 from pitc.passes.rules.record import PackRule, operator_of
 
@@ -52,6 +53,8 @@ class Tried(Flag):
     """All rows, in their own order, beside packed keys or hidden pairs."""
     MOVED = auto()
     """All rows in that order, which something moves as they are."""
+    LOOKED_UP = auto()
+    """The same of products by matrices that are looked up."""
     TERMS = auto()
     """All of its result: live points of a domain are terms of it."""
     WANTED = auto()
@@ -185,6 +188,23 @@ def rows_in_order(combine: Combine, search: Search) -> Iterator[PackCandidate]:
             yield from search.candidates(context, node, expr, context.packings(first_output(node)))
 
 
+def rows_by_index(search: Search) -> Iterator[PackCandidate]:
+    """All rows of products by matrices that an index names, in their own order."""
+    graph, order = search.graph, InOrder(search.graph)
+    products = list[tuple[ir.Node, TensorExpr]]()
+    for node, expr in search.free(graph.nodes):
+        found = group_coords(graph, expr, input_names(node)) if sums_products(expr) else []
+        products += [(node, expr)] if found else []
+        for coords in found:
+            order.add(first_output(node), coords)
+    for context, named in order.contexts(softmax=False):
+        for node, expr in products:
+            if first_output(node) in named:
+                yield from search.candidates(
+                    context, node, expr, context.packings(first_output(node))
+                )
+
+
 def live_terms(search: Search) -> Iterator[PackCandidate]:
     """Contractions and sums whose operands may be unread, or 0, at terms."""
     for node, expr in search.free(search.graph.nodes):
@@ -314,6 +334,12 @@ ROUNDS = (
     ),
     Round(Tried.DEAD, partial(rows_left_out, True), tells=frozenset(Code)),
     Round(Tried.MOVED, partial(rows_in_order, Combine.MOVE), Since.ZERO_SIZES),
+    Round(
+        Tried.LOOKED_UP,
+        rows_by_index,
+        Since.ZERO_SIZES,
+        frozenset(Code) - {Code.NO_LOWERING},
+    ),
     Round(Tried.TERMS, live_terms, Since.ZERO_SIZES, frozenset(Code) - {Code.AXIS_NOT_PIT}),
     Round(Tried.WANTED, rows_wanted),
 )

@@ -4,7 +4,7 @@ one packed axis.
 A form is a description. Making one changes nothing; `rewrite` turns the chosen forms into nodes.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Coords, Poly, bare_dim
 from pitc.ir.plans.ops import Attention, AttentionGrad, Contract
-from pitc.ir.plans.whole import AddRows, OuterProducts
+from pitc.ir.plans.whole import AddRows, Grouped, OuterProducts
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import EVERYWHERE, Region
 from pitc.passes.exprs.coordinates import Paths, follow
@@ -200,7 +200,7 @@ class Form:
     operands: tuple[Operand | None, ...]
     op_type: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    plan: AddRows | Attention | AttentionGrad | Contract | OuterProducts | None = None
+    plan: AddRows | Attention | AttentionGrad | Contract | Grouped | OuterProducts | None = None
     part: int = 0
     absorbs: tuple[ir.Node, ...] = ()
     rests_on: tuple[Region, ...] = ()
@@ -416,10 +416,17 @@ class PackCandidate:
         read. Rows of an operand that is live elsewhere are gathered: that is exact, too.
         """
         index = self.reads(operand)
-        if len(index) != 1:
-            return None
-        for packing in self.context.rows(self.input(operand)):
-            rest = aligned_rest(index[0], packing.coords, packing.layout, self.context.domain)
+        return self.rows_of(self.input(operand), index[0]) if len(index) == 1 else None
+
+    def rows_of(self, name: str, index: Sequence[Poly | None]) -> tuple[Packing, list[Poly]] | None:
+        """A value's packing that is read at the same packed row, and how its rest digits are.
+
+        Args:
+            name: The value.
+            index: How it is read, in the packed space.
+        """
+        for packing in self.context.rows(name):
+            rest = aligned_rest(index, packing.coords, packing.layout, self.context.domain)
             if rest is not None:
                 return packing, rest
         return None
@@ -458,8 +465,8 @@ def has_elements(graph: Graph, form: Form) -> bool:
     for operand in form.operands:
         if isinstance(operand, PackedOperand) and operand.domain.lives_everywhere:
             layouts.append(layout_of(graph[operand.name].shape or (), operand.coords))
-        elif isinstance(operand, GatheredOperand):
-            return False
+        elif isinstance(operand, GatheredOperand) and not isinstance(form.plan, Grouped):
+            return False  # a copy for each row; of an index that is little
     return all((e.as_int() or 0) > 0 for x in layouts if x is not None for e in x.rest_shape)
 
 

@@ -18,6 +18,7 @@ from pitc.passes.regions.channels import live_channels
 from pitc.passes.regions.contraction import Kind, no_kernel, packed_axes
 from pitc.passes.regions.extremes import by_extremes
 from pitc.passes.regions.form import Form, FormRule, PackCandidate, Saves, Skip, has_elements
+from pitc.passes.regions.grouped import grouped, is_grouped
 from pitc.passes.regions.items import fewer_items
 from pitc.passes.regions.outer_products import outer_products
 from pitc.passes.regions.same_node import same_node
@@ -74,6 +75,7 @@ class FormKind:
         tried: What it is tried with.
         saves: What is saved where it leaves something out.
         told: What is told where it refuses as those before it did.
+        when: Whether it may be one at all; None: it may.
     """
 
     rule: str
@@ -84,6 +86,7 @@ class FormKind:
     tried: Tried = Tried.DEAD | Tried.MOVED | Tried.WANTED
     saves: Saves = Saves.ROWS
     told: Callable[[Refusal, Refusal], Refusal] = first_told
+    when: Callable[[PackCandidate], bool] | None = None
 
 
 def _contraction(form: FormRule, *axes: Kind) -> FormKind:
@@ -105,6 +108,13 @@ FORMS = (
     FormKind("movement", packed.movement, (None,), Combine.MOVE),
     FormKind("per_channel", packed.per_channel, (PackRule.PER_CHANNEL,)),
     FormKind("choice", packed.choice, (PackRule.CHOICE,)),
+    FormKind(
+        "grouped product",
+        grouped,
+        combine=Combine.PRODUCT,
+        tried=Tried.DEAD | Tried.MOVED | Tried.WANTED | Tried.LOOKED_UP,
+        when=is_grouped,
+    ),
     _contraction(contraction.rows, Kind.M),
     _contraction(contraction.columns, Kind.N),
     _contraction(contraction.groups, Kind.E),
@@ -207,6 +217,8 @@ def form_of(site: PackCandidate, tried: Tried) -> Form | Skip | Refusal:
     packs, said = operator_of(site.node).packs, None
     axes = packed_axes(site) if packs is PackRule.CONTRACTION else Axes()
     for kind in kinds_of(packs, site.expr.combine, axes, tried):
+        if kind.when is not None and not kind.when(site):
+            continue
         found = kind.form(site)
         if isinstance(found, Skip):
             return found

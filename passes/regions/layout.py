@@ -188,8 +188,15 @@ def read_in_packed(space: PackedSpace, expr: TensorExpr, read: Read) -> list[Pol
     """One index expression per operand dimension over the packed space; None where it is not
     known.
     """
+    return index_in_packed(space, expr, read.index)
+
+
+def index_in_packed(
+    space: PackedSpace, expr: TensorExpr, index: Sequence[Poly | None]
+) -> list[Poly | None]:
+    """An index over a node's iteration axes as one over the packed space."""
     maps = space.maps()
-    return [None if p is None else substitute(p, maps, expr.extents) for p in read.index]
+    return [None if p is None else substitute(p, maps, expr.extents) for p in index]
 
 
 def uses_coordinates(index: Iterable[Poly | None], rank: int) -> bool:
@@ -198,7 +205,7 @@ def uses_coordinates(index: Iterable[Poly | None], rank: int) -> bool:
 
 
 def aligned_rest(
-    index: list[Poly | None], coords: Coords, layout: Layout, domain: Domain
+    index: Sequence[Poly | None], coords: Coords, layout: Layout, domain: Domain
 ) -> list[Poly] | None:
     """How a packed operand is read at the same packed row.
 
@@ -224,14 +231,14 @@ def aligned_rest(
     return out
 
 
-def _part(index: list[Poly | None], d: Digit) -> Poly | None:
+def _part(index: Sequence[Poly | None], d: Digit) -> Poly | None:
     """A digit of an operand's index where it is read; None where that is not known."""
     p = index[d.dim]
     return None if p is None else digit(p, d.stride, d.extent)
 
 
 def coordinate_codes(
-    index: list[Poly | None], shape: Shape, domain: Domain
+    index: Sequence[Poly | None], shape: Shape, domain: Domain
 ) -> tuple[tuple[str, ...], list[Poly]] | None:
     """How an operand that depends on some coordinates only is gathered: one row of it per live
     point.

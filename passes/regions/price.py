@@ -22,7 +22,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.nodes import first_output
 from pitc.ir.plans.ops import Attention
-from pitc.ir.plans.whole import OuterProducts
+from pitc.ir.plans.whole import Grouped, OuterProducts
 from pitc.ir.work import EXAMPLE_SIZE, contracts
 from pitc.passes.regions.demand import Demand, packed_by
 from pitc.passes.regions.domain import Domain
@@ -201,7 +201,8 @@ def _row_flops(graph: Graph, form: Form, size: int = EXAMPLE_SIZE) -> int:
 
     Attention from all rows saves none of them where no pair is hidden, as what a dead key saves
     grows with the number of rows, which may be one. But no score is written to memory, and none is
-    read: that counts as a part of them (`DENSE_SHARE`).
+    read: that counts as a part of them (`DENSE_SHARE`). A grouped product copies no matrix, which
+    counts as bytes that are moved.
     """
     out = form.packings[0]
     if form.saves is Saves.TERMS:
@@ -209,11 +210,20 @@ def _row_flops(graph: Graph, form: Form, size: int = EXAMPLE_SIZE) -> int:
     flops = _flops_of_row(graph, form, size)
     if not out.domain.lives_everywhere:
         return flops
+    if isinstance(form.plan, Grouped):
+        return flops + graph.target.flops_per_byte * _copied_bytes(graph, form, size)
     if not isinstance(form.plan, Attention):
         return 0
     if form.plan.hides:
         return flops
     return flops // DENSE_SHARE if graph.target.hides_pairs == "lists" else 0
+
+
+def _copied_bytes(graph: Graph, form: Form, size: int) -> int:
+    """Bytes of the matrices that the nodes which a grouped product absorbs copy for a row."""
+    copies = [graph[first_output(n)].shape or () for n in form.absorbs]
+    largest = max(estimated_size(shape, size) for shape in copies)
+    return 2 * 4 * largest // estimated_size(form.packings[0].domain.extents, size)
 
 
 def _flops_of_row(graph: Graph, form: Form, size: int) -> int:

@@ -332,6 +332,17 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     if (outer->masked) inputs.push_back(RandomMask(random, m, n));
     return inputs;
   }
+  if (auto* grouped = std::get_if<GroupedPlan>(&plan.body)) {
+    const int64_t t = domain.Count(), j = random.Below(4), m = random.Below(4);
+    std::vector<int64_t> groups(static_cast<size_t>(t * j));
+    for (int64_t& group : groups) group = random.Below(2 * grouped->groups) - grouped->groups;
+    std::vector<OrtValue> inputs;
+    inputs.push_back(RandomFloats(random, {t, random.Below(2) ? j : 1, m, grouped->k}));
+    inputs.push_back(OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, {t, j}, groups));
+    const int64_t panels = grouped->groups * PanelCount(grouped->n);
+    inputs.push_back(RandomFloats(random, {panels, grouped->k, kPanelWidth}));
+    return inputs;
+  }
   if (auto* grad = std::get_if<AttentionGradPlan>(&plan.body)) {
     const int64_t t = domain.Count(), sequence = domain.extents.back();
     std::vector<OrtValue> inputs{RandomFloats(random, {t, grad->heads, grad->d}),
@@ -387,6 +398,7 @@ inline int InputCount(const Plan& plan) {
   if (auto* add = std::get_if<AddRowsPlan>(&plan.body)) return add->Places().count;
   if (auto* grad = std::get_if<AttentionGradPlan>(&plan.body)) return grad->Places().count;
   if (auto* outer = std::get_if<OuterProductsPlan>(&plan.body)) return outer->Places().count;
+  if (auto* grouped = std::get_if<GroupedPlan>(&plan.body)) return grouped->Places().count;
   if (auto* elementwise = std::get_if<ElementwisePlan>(&plan.body))
     return static_cast<int>(elementwise->kinds.size());
   if (auto* pairs = std::get_if<PairsPlan>(&plan.body)) return pairs->Places().count;

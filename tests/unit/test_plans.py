@@ -38,7 +38,7 @@ from pitc.ir.plans.ops import (
     Unpack,
     parse,
 )
-from pitc.ir.plans.whole import AddRows, Elementwise, Norm, OuterProducts
+from pitc.ir.plans.whole import AddRows, Elementwise, Grouped, Norm, OuterProducts
 from tools.plans import PAGE, page, table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,6 +99,7 @@ PLANS: dict[str, Plan] = {
         **HEADS, **NAMED, **FORMULA, bias=False, pairs=False, no_pairs="zero", program=(3, 4, 0)
     ),
     "outer_products": OuterProducts(masked=True, **NAMED),
+    "grouped": Grouped(groups=8, k=64, n=100, **NAMED),
     "elementwise": Elementwise(
         kinds=("whole", "row"),
         columns=(0, 1),

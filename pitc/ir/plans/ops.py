@@ -48,7 +48,7 @@ from pitc.ir.plans.kinds import (
     Words,
 )
 from pitc.ir.plans.program import MOST_BLOCK, ORDERS, PROGRAMS, TESTS, Tests
-from pitc.ir.plans.whole import AddRows, Elementwise, Norm, OuterProducts
+from pitc.ir.plans.whole import AddRows, Elementwise, Grouped, Norm, OuterProducts
 from pitc.ir.seen import NO_PAIRS
 
 BLOCK = Whole(1, MOST_BLOCK)
@@ -524,7 +524,7 @@ OPS: Mapping[str, type[Plan]] = {
     kind.op: kind
     for kind in (
         *(Detect, Pack, Unpack, Contract, Pairs, Attention, AttentionGrad, Norm),
-        *(OuterProducts, Elementwise, AddRows, ChooseChannels, Region),
+        *(OuterProducts, Grouped, Elementwise, AddRows, ChooseChannels, Region),
     )
 }
 """Every operation, by name."""

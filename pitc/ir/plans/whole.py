@@ -28,6 +28,29 @@ class OuterProducts(KernelPlan):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped(KernelPlan):
+    """C[t, j, m] = A[t, j, m] @ B[group[t, j]]: kernel `dense` for the rows of each group.
+
+    A is `[T, J, M, K]`, or `[T, 1, M, K]` where all j share its rows. B has a matrix for each
+    group, as panels: `[groups * P, K, NR]`. A group below 0 counts from the end.
+
+    Args:
+        groups: How many matrices.
+        k: Terms of a sum.
+        n: Columns of C.
+    """
+
+    op = "grouped"
+    machines = ("cpu",)
+    all_operands = (Operand("a"), Operand("group", INT64), Operand("b"))
+
+    groups: Annotated[int, EXTENT]
+    k: Annotated[int, EXTENT]
+    n: Annotated[int, EXTENT]
+    dtype: Annotated[str, Word(("float32",))] = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Norm(KernelPlan):
     """Norms of rows, y = x / sqrt(mean of x^2 + epsilon) * gamma + beta: kernel `norm`.
 

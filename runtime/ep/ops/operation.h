@@ -43,6 +43,7 @@ std::unique_ptr<Operation> MakeNorm(const NormPlan& plan, Kernel kernel);
 std::unique_ptr<Operation> MakeOuterProducts(const OuterProductsPlan& plan, const Primitives& simd,
                                              Kernel dense, Kernel listed,
                                              std::optional<Variant> variant);
+std::unique_ptr<Operation> MakeGrouped(const GroupedPlan& plan, Kernel kernel);
 std::unique_ptr<Operation> MakeElementwise(const ElementwisePlan& plan, Kernel kernel);
 std::unique_ptr<Operation> MakeAddRows(const AddRowsPlan& plan);
 // `dense`: never choose few channels.

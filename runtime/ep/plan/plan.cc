@@ -258,6 +258,8 @@ Plan ParsePlan(std::string_view text, Machine machine) {
       plan.body = ReadAttentionGrad(in);
     } else if (plan.op == "outer_products") {
       plan.body = OuterProductsPlan::Read(in);
+    } else if (plan.op == "grouped") {
+      plan.body = GroupedPlan::Read(in);
     } else if (plan.op == "elementwise") {
       plan.body = ElementwisePlan::Read(in);
     } else if (plan.op == "norm") {

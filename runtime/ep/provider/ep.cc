@@ -214,6 +214,8 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
   if (auto* outer = std::get_if<OuterProductsPlan>(&plan.body))
     return MakeOuterProducts(*outer, simd_, load("dense"),
                              outer->masked ? load("listed") : Kernel{}, variant_);
+  if (auto* grouped = std::get_if<GroupedPlan>(&plan.body))
+    return MakeGrouped(*grouped, load("dense"));
   if (auto* norm = std::get_if<NormPlan>(&plan.body)) return MakeNorm(*norm, load("norm"));
   if (auto* elementwise = std::get_if<ElementwisePlan>(&plan.body))
     return MakeElementwise(*elementwise, load("elementwise"));

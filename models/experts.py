@@ -1,0 +1,243 @@
+"""Layers of experts as people export them: which tokens an expert has is known at run time only.
+
+y[t] = sum over the best k experts e of  gate[t, e] * down[e](act(up[e](x[t])))
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from models.graph import Array, GraphBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsConfig:
+    """Sizes of one layer of experts.
+
+    Args:
+        form: How it is written (`FORMS`).
+        experts: How many.
+        hidden: Width of a token.
+        ffn: Neurons of an expert.
+        top: Experts of a token.
+        gated: SwiGLU: half of the columns of `up` multiply the other half; else ReLU.
+        bias: Products of experts have biases.
+        scaled: Gates of a token are divided by their sum.
+        opset: Version of the default operator set.
+    """
+
+    form: str = "looked_up"
+    experts: int = 4
+    hidden: int = 32
+    ffn: int = 48
+    top: int = 2
+    gated: bool = False
+    bias: bool = False
+    scaled: bool = True
+    opset: int = 17
+
+
+def experts(config: ExpertsConfig, rng: np.random.Generator) -> onnx.ModelProto:
+    """Build the layer with random weights.
+
+    Args:
+        config: Sizes and form.
+        rng: Source of the weights.
+
+    Returns:
+        A checked model: `x` f32 [tokens, hidden] -> `y` f32 [tokens, hidden].
+    """
+    g = GraphBuilder("experts", opset=config.opset)
+    x = g.input("x", np.float32, ("tokens", config.hidden))
+    layer = _Layer(g, config, rng)
+    g.output(FORMS[config.form](layer, x), "y", np.float32, ("tokens", config.hidden))
+    return g.model()
+
+
+def reference(model: onnx.ModelProto, config: ExpertsConfig, x: Array) -> Array:
+    """What the layer gives, in float64: one token and expert at a time.
+
+    Args:
+        model: The built model, for its weights.
+        config: What it was built of.
+        x: [tokens, hidden].
+    """
+    w = {i.name: onnx.numpy_helper.to_array(i).astype(np.float64) for i in model.graph.initializer}
+    w |= {n.removesuffix(".turned"): np.swapaxes(x, 1, 2) for n, x in w.items() if "turned" in n}
+    logits = x.astype(np.float64) @ w["router"]
+    shares = np.exp(logits - logits.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    y = np.zeros(x.shape)
+    for t, row in enumerate(x.astype(np.float64)):
+        best = np.argsort(-shares[t], kind="stable")[: config.top]
+        gates = shares[t, best]
+        gates = gates / gates.sum() if config.scaled else gates
+        for e, gate in zip(best, gates, strict=True):
+            h = row @ w["up"][e] + (w["up.bias"][e] if config.bias else 0)
+            if config.gated:
+                a, b = np.split(h, 2)
+                h = a / (1 + np.exp(-a)) * b
+            else:
+                h = np.maximum(h, 0)
+            y[t] += gate * (h @ w["down"][e] + (w["down.bias"][e] if config.bias else 0))
+    return y
+
+
+class _Layer:
+    """Weights, router and activation, which all forms share."""
+
+    def __init__(self, g: GraphBuilder, config: ExpertsConfig, rng: np.random.Generator) -> None:
+        self.g, self.config = g, config
+        e, d, f = config.experts, config.hidden, config.ffn
+        self.wide = 2 * f if config.gated else f
+        sizes: Mapping[str, tuple[int, ...]] = {
+            **{"router": (d, e), "up": (e, d, self.wide), "down": (e, f, d)},
+            **({"up.bias": (e, self.wide), "down.bias": (e, d)} if config.bias else {}),
+        }
+        scales = {"router": 1.0, "up": d**-0.5, "down": f**-0.5}
+        self.arrays = {
+            name: rng.normal(0, scales.get(name, 0.1), shape).astype(np.float32)
+            for name, shape in sizes.items()
+        }
+
+    def weight(self, name: str) -> str:
+        """A weight of all experts."""
+        return self.g.weight(name, self.arrays[name])
+
+    def route(self, x: str) -> tuple[str, str]:
+        """Gates of the best experts of each token, and their numbers, both [tokens, top]."""
+        g, config = self.g, self.config
+        shares = g.op("Softmax", g.op("MatMul", x, self.weight("router")), axis=-1)
+        gates, ids = g.ops(2, "TopK", shares, g.ints(config.top), axis=-1)
+        if config.scaled:
+            gates = g.op("Div", gates, g.reduce("ReduceSum", gates, -1))
+        return gates, ids
+
+    def activate(self, h: str) -> str:
+        """ReLU, or one half times the SiLU of the other one."""
+        g = self.g
+        if not self.config.gated:
+            return g.op("Relu", h)
+        a, b = g.ops(2, "Split", h, g.ints(self.config.ffn, self.config.ffn), axis=-1)
+        return g.op("Mul", g.op("Mul", a, g.op("Sigmoid", a)), b)
+
+    def biased(self, h: str, name: str, ids: str, shape: tuple[int, ...] = ()) -> str:
+        """Rows plus the bias of their experts."""
+        g = self.g
+        if not self.config.bias:
+            return h
+        bias = g.op("Gather", self.weight(f"{name}.bias"), ids, axis=0)
+        return g.op("Add", h, g.op("Reshape", bias, g.ints(*shape)) if shape else bias)
+
+    def weighted(self, y: str, gates: str) -> str:
+        """The sum over the experts of a token: y [tokens * top, hidden] or [tokens, top, hidden]."""
+        g, config = self.g, self.config
+        y = g.op("Reshape", y, g.ints(-1, config.top, config.hidden))
+        return g.reduce("ReduceSum", g.op("Mul", y, g.op("Unsqueeze", gates, g.ints(2))), 1, 0)
+
+
+def _repeated(layer: _Layer, x: str) -> str:
+    """Each token as often as it has experts, [tokens * top, hidden]."""
+    g, config = layer.g, layer.config
+    times = g.op("Expand", g.op("Unsqueeze", x, g.ints(1)), g.ints(1, config.top, 1))
+    return g.op("Reshape", times, g.ints(-1, config.hidden))
+
+
+def looked_up(layer: _Layer, x: str) -> str:
+    """Matrices of each row are looked up: transformers' batched_mm, traced."""
+    g = layer.g
+    gates, ids = layer.route(x)
+    ids = g.op("Reshape", ids, g.ints(-1))
+
+    def product(rows: str, name: str) -> str:
+        w = g.op("Gather", layer.weight(name), ids, axis=0)
+        y = g.op("MatMul", g.op("Unsqueeze", rows, g.ints(1)), w)
+        return layer.biased(g.op("Squeeze", y, g.ints(1)), name, ids)
+
+    return layer.weighted(
+        product(layer.activate(product(_repeated(layer, x), "up")), "down"), gates
+    )
+
+
+def looked_up_left(layer: _Layer, x: str) -> str:
+    """The same with matrices on the left, by index vectors: exported by dynamo."""
+    g = layer.g
+    gates, ids = layer.route(x)
+    ids = g.op("Reshape", ids, g.ints(-1))
+    vectors = g.op("Unsqueeze", ids, g.ints(-1))
+
+    def product(rows: str, name: str) -> str:
+        turned = g.weight(f"{name}.turned", np.swapaxes(layer.arrays[name], 1, 2))
+        w = g.op("GatherND", turned, vectors)
+        y = g.op("MatMul", w, g.op("Unsqueeze", rows, g.ints(-1)))
+        return layer.biased(g.op("Squeeze", y, g.ints(-1)), name, ids)
+
+    y = product(layer.activate(product(_repeated(layer, x), "up")), "down")
+    return layer.weighted(y, gates)
+
+
+def looked_up_pairs(layer: _Layer, x: str) -> str:
+    """Indices of two dimensions: tokens are not repeated in front of the first product."""
+    g = layer.g
+    gates, ids = layer.route(x)
+
+    def product(rows: str, name: str) -> str:
+        width = layer.arrays[name].shape[-1]
+        y = g.op("MatMul", rows, g.op("Gather", layer.weight(name), ids, axis=0))
+        return layer.biased(y, name, ids, (-1, layer.config.top, 1, width))
+
+    h = layer.activate(product(g.op("Unsqueeze", x, g.ints(1, 2)), "up"))
+    return layer.weighted(product(h, "down"), gates)
+
+
+FORMS: Mapping[str, Callable[[_Layer, str], str]] = {
+    "looked_up": looked_up,
+    "looked_up_left": looked_up_left,
+    "looked_up_pairs": looked_up_pairs,
+}
+"""How a layer is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptersConfig:
+    """A linear layer with one low-rank adapter for each sequence of a batch (LoRA).
+
+    Args:
+        adapters: How many.
+        hidden: Width of a token.
+        rank: Of an adapter.
+    """
+
+    adapters: int = 5
+    hidden: int = 64
+    rank: int = 16
+
+
+def adapters(config: AdaptersConfig, rng: np.random.Generator) -> onnx.ModelProto:
+    """Build the layer with random weights.
+
+    Args:
+        config: Sizes.
+        rng: Source of the weights.
+
+    Returns:
+        A checked model: `x` f32 [batch, sequence, hidden], `adapter` int64 [batch] -> `y` f32 of
+        the shape of x: x @ w + x @ a[adapter] @ b[adapter].
+    """
+    g = GraphBuilder("adapters")
+    d, r = config.hidden, config.rank
+    shape = ("batch", "sequence", d)
+    x, which = g.input("x", np.float32, shape), g.input("adapter", np.int64, ("batch",))
+
+    def drawn(name: str, *sizes: int) -> str:
+        return g.weight(name, rng.normal(0, sizes[-2] ** -0.5, sizes).astype(np.float32))
+
+    down = g.op("Gather", drawn("a", config.adapters, d, r), which, axis=0)
+    up = g.op("Gather", drawn("b", config.adapters, r, d), which, axis=0)
+    y = g.op(
+        "Add", g.op("MatMul", x, drawn("w", d, d)), g.op("MatMul", g.op("MatMul", x, down), up)
+    )
+    g.output(y, "y", np.float32, shape)
+    return g.model()

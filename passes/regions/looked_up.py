@@ -1,0 +1,83 @@
+"""Operands that are looked up: a slice of a constant for each index.
+
+    w [experts, k, n] -> Gather by g [t] -> Transpose, Unsqueeze, .. -> read at (t, k, n)
+    is     w at (g[t], k, n)
+
+Nodes that only move elements are undone by their index maps, in front of the look-up and behind it.
+"""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from pitc.ir.expr import Combine
+from pitc.ir.graph import Graph
+from pitc.ir.index import ONE, substitute
+from pitc.ir.nodes import input_names
+from pitc.passes.regions.stored import Index, Origin, origins
+from pitc.passes.rules.record import PackRule, operator_of
+
+LOOK_UPS = (PackRule.LOOK_UP, PackRule.LOOK_UP_VECTORS)
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp:
+    """A constant that is read where an index says.
+
+    Args:
+        table: The constant.
+        index: How it is read; None at the dimension that is looked up.
+        place: The value whose elements are indices: below 0 they count from the end.
+        at: How that is read.
+        nodes: What makes the operand of it.
+    """
+
+    table: str
+    index: Index
+    place: str
+    at: Index
+    nodes: tuple[ir.Node, ...]
+
+
+def looked_up(graph: Graph, name: str, index: Index) -> LookedUp | None:
+    """What an operand looks up in a constant, one dimension of it; None where it does not.
+
+    Args:
+        graph: The analysed graph.
+        name: The operand.
+        index: How it is read.
+    """
+    for origin in origins(graph, name, index, scaled=False):
+        found = _look_up(graph, origin)
+        if found is not None:
+            return found
+    return None
+
+
+def _look_up(graph: Graph, origin: Origin) -> LookedUp | None:
+    """The look-up that gives a value."""
+    node, expr = graph[origin.name].producer, graph[origin.name].expr
+    if node is None or expr is None or expr.combine is not Combine.MOVE:
+        return None
+    if operator_of(node).packs not in LOOK_UPS or expr.shape != graph[origin.name].shape:
+        return None
+    if any(e != ONE for e in expr.reduced):  # indices of several numbers
+        return None
+    reads = {r.operand: r for r in expr.reads if not r.within and not r.sizing}
+    if len(expr.reads) != 2 or reads.keys() != {0, 1} or not reads[0].computed:
+        return None
+
+    def behind(places: Index) -> Index:
+        """An index over the axes of the look-up as one over those of the reader."""
+        return tuple(None if p is None else substitute(p, origin.index, expr.shape) for p in places)
+
+    place, at = input_names(node)[1], behind(reads[1].index)
+    given = graph[place].dtype
+    whole = given is not None and given.kind == "i"
+    if not whole or None in at or reads[0].index.count(None) != 1:
+        return None
+    for table in origins(graph, input_names(node)[0], behind(reads[0].index), scaled=False):
+        if graph.is_constant(table.name) and table.index.count(None) == 1:
+            nodes = (*origin.nodes, node, *table.nodes)
+            return LookedUp(table.name, table.index, place, at, nodes)
+    return None

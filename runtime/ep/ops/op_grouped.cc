@@ -1,0 +1,117 @@
+// grouped: each row is multiplied by the matrix of its group.
+//
+// A counting sort lists the rows of each group, in their order, so that one pass over a matrix
+// serves all of them. A matrix without a row is never read.
+#include <algorithm>
+
+#include "base/index.h"
+#include "base/split.h"
+#include "ops/gemm_operands.h"
+#include "ops/operation.h"
+
+namespace pitc {
+namespace {
+
+// The rows of A and of C, group by group: those of group g from first[g] to first[g + 1].
+struct GroupedRows {
+  const int64_t* first;
+  const int32_t *from, *to;
+};
+
+class Grouped final : public Operation {
+ public:
+  Grouped(const GroupedPlan& plan, Kernel kernel) : plan_(plan), kernel_(std::move(kernel)) {}
+  int InputCount() const override { return plan_.Places().count; }
+  int OutputCount() const override { return GroupedPlan::kOutputs; }
+
+  void Run(const RunContext& run) const override {
+    Arena::Scope scratch;
+    const GroupedPlan::Inputs in = plan_.Places();
+    const Tensor a = run.FloatInput(in.a, "a", 4, 4), group = run.Input(in.group, "group");
+    const int64_t t = a.shape.dims[0], shared = a.shape.dims[1], m = a.shape.dims[2];
+    const bool is_list =
+        group.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 && group.shape.rank == 2;
+    Expect(is_list && group.shape.dims[0] == t, group, "as int64 [", t, ", J]");
+    const int64_t j = group.shape.dims[1], n = plan_.n;
+    Expect(a.shape.dims[3] == plan_.k && (shared == 1 || shared == j), a, "as float32 [", t, ", ",
+           j, " or 1, M, ", plan_.k, "]");
+    const int64_t stored = Numbered(Product({t, shared, m}, "rows of a"), "rows of a");
+    const int64_t count = Numbered(Product({t, j, m}, "rows of the product"), "rows of c");
+    Product({stored, plan_.k}, "a");
+    Product({count, n}, "the product");
+    const float* const b = ReadMatrices(run, in.b);
+    auto* const c = static_cast<float*>(run.Output(0, {t, j, m, n}, sizeof(float), scratch));
+    const GroupedRows rows = Sort(group, t * j, m, shared == j ? 1 : j, scratch);
+    if (count == 0) return;
+
+    const int64_t panels = PanelCount(n), width = kPanelWidth;
+    const float* const bias = ReadBias(run, -1, {plan_.k, n, false}, panels * width, scratch);
+    const int threads = run.ThreadsFor(GemmFlops(count, plan_.k, n));
+    const auto split = [&](int64_t g) {
+      return SplitGemm(rows.first[g + 1] - rows.first[g], plan_.k, panels, width, threads);
+    };
+    auto* const tasks = scratch.Array<int64_t>(plan_.groups + 1);  // before each group
+    tasks[0] = 0;
+    for (int64_t g = 0; g < plan_.groups; ++g) tasks[g + 1] = tasks[g] + split(g).Count();
+    run.Each(tasks[plan_.groups], threads > 1, [&](int64_t task) {
+      const int64_t g = std::upper_bound(tasks, tasks + plan_.groups + 1, task) - tasks - 1;
+      const GemmSplit::Part part = split(g).At(task - tasks[g]);
+      KernelCall call;
+      call.Floats(a.Floats(), {stored, plan_.k}).Int32s(rows.from, {count});
+      call.Floats(b + g * panels * plan_.k * width, {panels, plan_.k, width});
+      call.Floats(bias, {panels * width}).Int32s(rows.to, {count}).Floats(c, {count, n});
+      call.Int(rows.first[g] + part.row_begin).Int(rows.first[g] + part.row_end);
+      call.Int(part.panel_begin).Int(part.panel_end).Run(kernel_);
+    });
+  }
+
+ private:
+  const float* ReadMatrices(const RunContext& run, int place) const {
+    const Tensor b = run.FloatInput(place, "b", 3, 3);
+    const int64_t count = plan_.groups * PanelCount(plan_.n);
+    Expect(b.shape.dims[0] == count && b.shape.dims[1] == plan_.k && b.shape.dims[2] == kPanelWidth,
+           b, "as float32 [", count, ", ", plan_.k, ", ", kPanelWidth, "]");
+    return b.Floats();
+  }
+
+  // Point i has rows i * m .. of C, and rows i / sharing * m .. of A.
+  GroupedRows Sort(const Tensor& group, int64_t points, int64_t m, int64_t sharing,
+                   Arena::Scope& scratch) const {
+    auto* const of = scratch.Array<int32_t>(points);
+    auto* const first = scratch.Array<int64_t>(plan_.groups + 1);
+    std::fill_n(first, plan_.groups + 1, 0);
+    for (int64_t i = 0; i < points; ++i) {
+      const int64_t given = static_cast<const int64_t*>(group.data)[i];
+      const int64_t g = given < 0 ? given + plan_.groups : given;
+      if (g < 0 || g >= plan_.groups)
+        Fail("expected groups from ", -plan_.groups, " to ", plan_.groups - 1, ", got ", given,
+             " at ", i);
+      of[i] = static_cast<int32_t>(g);
+      first[g + 1] += m;
+    }
+    for (int64_t g = 0; g < plan_.groups; ++g) first[g + 1] += first[g];
+    auto* const next = scratch.Array<int64_t>(plan_.groups);
+    std::copy_n(first, plan_.groups, next);
+    auto* const from = scratch.Array<int32_t>(points * m);
+    auto* const to = scratch.Array<int32_t>(points * m);
+    for (int64_t i = 0; i < points; ++i) {
+      int64_t& place = next[of[i]];
+      for (int64_t r = 0; r < m; ++r, ++place) {
+        from[place] = static_cast<int32_t>(i / sharing * m + r);
+        to[place] = static_cast<int32_t>(i * m + r);
+      }
+    }
+    return {first, from, to};
+  }
+
+  const GroupedPlan plan_;
+  const Kernel kernel_;
+};
+
+}  // namespace
+
+std::unique_ptr<Operation> MakeGrouped(const GroupedPlan& plan, Kernel kernel) {
+  return std::make_unique<Grouped>(plan, std::move(kernel));
+}
+
+}  // namespace pitc

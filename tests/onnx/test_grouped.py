@@ -1,0 +1,211 @@
+"""Grouped products: which ones become one node, why others do not, and all are right."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from models.experts import FORMS, AdaptersConfig, ExpertsConfig, adapters, experts
+from models.graph import GraphBuilder
+from pitc.ir.refusal import Code
+from pitc.ir.target import CUDA
+from pitc.passes.lower.share import share_panels
+from tests.lower_support import lower, lower_and_compare, plans, weight
+
+Body = Callable[[GraphBuilder], str]
+Feeds = dict[str, Any]
+E, K, N = 5, 24, 40
+OPTIONS: list[dict[str, Any]] = [{}, {"gated": True, "bias": True}, {"top": 1, "scaled": False}]
+
+
+def tokens(*counts: int, hidden: int = 32) -> Iterator[Feeds]:
+    for n in counts:
+        yield {"x": np.random.default_rng(n).normal(size=(n, hidden)).astype(np.float32)}
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_products_of_experts_are_grouped(form: str, options: dict[str, Any]) -> None:
+    proto = experts(ExpertsConfig(form, **options), np.random.default_rng(0))
+    made = lower_and_compare(proto, tokens(0, 1, 7, 50))
+    assert [p["op"] for p in plans(made)] == ["grouped", "grouped"]
+    found = {r.rule for r in made.report.nodes if r.lowering == "grouped"}
+    assert found == {"grouped product"}
+    weights = {name.partition(".")[2] for name in made.model.graph.initializers if name[:1] in "ud"}
+    assert weights <= {"panels", "turned.panels", "bias"}, "no matrix is copied"
+
+
+def test_adapters_of_sequences_are_grouped() -> None:
+    proto = adapters(AdaptersConfig(), np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    sizes = [(0, 3), (3, 0), (1, 1), (4, 9)]
+    made = lower_and_compare(
+        proto,
+        [
+            {"x": rng.normal(size=(b, s, 64)).astype("f"), "adapter": rng.integers(-5, 5, b)}
+            for b, s in sizes
+        ],
+    )
+    assert [p["op"] for p in plans(made)] == ["grouped", "grouped"]
+
+
+def look(g: GraphBuilder, table: str, axis: int = 0, dtype: Any = np.int64) -> str:
+    return g.op("Gather", table, g.input("ids", dtype, ("t",)), axis=axis)
+
+
+def rows(g: GraphBuilder, *shape: int | str) -> str:
+    return g.input("x", np.float32, shape or ("t", 1, K))
+
+
+def plain(g: GraphBuilder) -> str:
+    return g.op("MatMul", rows(g), look(g, weight(g, "w", E, K, N)))
+
+
+def int32(g: GraphBuilder) -> str:
+    return g.op("MatMul", rows(g), look(g, weight(g, "w", E, K, N), dtype=np.int32))
+
+
+def second_axis(g: GraphBuilder) -> str:
+    """Groups are not the first dimension of the table, nor columns the last one."""
+    w = look(g, weight(g, "w", N, E, K), axis=1)
+    return g.op("MatMul", rows(g), g.op("Transpose", w, perm=[1, 2, 0]))
+
+
+def turned_before(g: GraphBuilder) -> str:
+    """The table is computed from a constant."""
+    w = g.op("Transpose", weight(g, "w", N, K, E), perm=[2, 1, 0])
+    return g.op("MatMul", rows(g), look(g, w))
+
+
+def several_rows(g: GraphBuilder) -> str:
+    """Five rows share an index."""
+    return g.op("MatMul", rows(g, "t", 5, K), look(g, weight(g, "w", E, K, N)))
+
+
+def einsum(g: GraphBuilder) -> str:
+    w = look(g, weight(g, "w", E, N, K))
+    return g.op("Einsum", rows(g, "t", K), w, equation="tk,tnk->tn")
+
+
+def two_indices(g: GraphBuilder) -> str:
+    """Indices of rows and of the places in them, both of numbers that are not 1."""
+    ids = g.input("pairs", np.int64, ("t", 3))
+    w = g.op("Gather", weight(g, "w", E, K, N), ids, axis=0)
+    return g.op("MatMul", rows(g, "t", 3, 2, K), w)
+
+
+def columns_first(g: GraphBuilder) -> str:
+    """Rows of the result stand behind its columns: they are turned."""
+    w = look(g, weight(g, "w", E, N, K))
+    return g.op("MatMul", w, g.op("Transpose", rows(g, "t", 5, K), perm=[0, 2, 1]))
+
+
+GROUPED = [
+    columns_first,
+    plain,
+    int32,
+    second_axis,
+    turned_before,
+    several_rows,
+    einsum,
+    two_indices,
+]
+
+
+def built(body: Body) -> onnx.ModelProto:
+    g = GraphBuilder("m")
+    out = body(g)
+    g.output(out, "y", np.float32, ("t",))
+    model = g.model()
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    return model
+
+
+def given(proto: onnx.ModelProto, t: int) -> Feeds:
+    rng, found = np.random.default_rng(t), Feeds()
+    for value in proto.graph.input:
+        kind = value.type.tensor_type
+        shape = [d.dim_value or t for d in kind.shape.dim]
+        if kind.elem_type == onnx.TensorProto.FLOAT:
+            found[value.name] = rng.normal(size=shape).astype(np.float32)
+        else:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+            found[value.name] = rng.integers(-E, E, shape).astype(dtype)
+    return found
+
+
+@pytest.mark.parametrize("body", GROUPED, ids=lambda body: body.__name__)
+def test_forms_of_look_ups(body: Body) -> None:
+    proto = built(body)
+    sizes = (1, 2, 33) if body is einsum else (0, 1, 2, 33)  # of 0 rows ONNX Runtime's crashes
+    made = lower_and_compare(proto, [given(proto, t) for t in sizes])
+    (plan,) = plans(made)
+    assert (plan["op"], plan["groups"], plan["k"], plan["n"]) == ("grouped", "5", "24", "40")
+
+
+def of_input(g: GraphBuilder) -> str:
+    """The table is no constant."""
+    return g.op("MatMul", rows(g), look(g, g.input("w", np.float32, (E, K, N))))
+
+
+def by_column(g: GraphBuilder) -> str:
+    """Each column has an index."""
+    ids = g.input("ids", np.int64, (1, K, N))
+    w = g.op("GatherElements", weight(g, "w", E, K, N), ids, axis=0)
+    return g.op("MatMul", rows(g), w)
+
+
+def of_columns(g: GraphBuilder) -> str:
+    """Columns are what is looked up."""
+    return g.op("MatMul", rows(g, 7, K), look(g, weight(g, "w", K, N), axis=1))
+
+
+def small(g: GraphBuilder) -> str:
+    return g.op("MatMul", rows(g, "t", 1, 3), look(g, weight(g, "w", E, 3, N)))
+
+
+def doubles(g: GraphBuilder) -> str:
+    w = g.weight("w", np.ones((E, K, N)))
+    x = g.input("x", np.float64, ("t", 1, K))
+    return g.op("Cast", g.op("MatMul", x, look(g, w)), to=1)
+
+
+ORDINARY = [
+    (of_input, Code.NO_FACT),
+    (by_column, Code.NO_FACT),
+    (of_columns, Code.NO_FACT),
+    (small, Code.NO_GAIN),
+]
+
+
+@pytest.mark.parametrize(("body", "code"), ORDINARY, ids=lambda x: getattr(x, "__name__", ""))
+def test_other_look_ups_stay_as_they_are(body: Body, code: Code) -> None:
+    made = lower(built(body))
+    assert plans(made) == []
+    (record,) = [r for r in made.report.nodes if r.op_type == "MatMul"]
+    assert record.refusal is not None and record.refusal.code is code, record.refusal
+
+
+def test_only_float32_on_cpus() -> None:
+    assert plans(lower(built(doubles))) == []
+    assert plans(lower(built(plain), target=CUDA)) == []
+
+
+def test_the_source_graph_reads_matrices_from_panels() -> None:
+    """Weights are in an artifact once, in whichever order their dimensions are."""
+    for body in (plain, second_axis):
+        proto = built(body)
+        made, shared = lower(proto), ir.serde.deserialize_model(proto)
+        share_panels(shared, made.model, made.panels)
+        source = ir.serde.serialize_model(shared)
+        names = {w.name for w in source.graph.initializer}
+        assert any(n.endswith("w.panels") for n in names) and "w" not in names
+        sessions = [ort.InferenceSession(m.SerializeToString()) for m in (proto, source)]
+        feeds = given(proto, 9)
+        want, got = (s.run(None, feeds)[0] for s in sessions)
+        np.testing.assert_array_equal(got, want)

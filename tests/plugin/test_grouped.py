@@ -1,0 +1,151 @@
+"""grouped in a session: rows by the matrices of their groups, whatever groups there are."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto
+
+import pitc
+from models.experts import FORMS, ExpertsConfig, experts, reference
+from pitc.codegen.build.cache import kernel_cache
+from pitc.codegen.build.library import build_kernels
+from pitc.ir.kernel import KernelRequest
+from pitc.ir.panels import pack_panels
+from tests.codegen_kernels import LEVELS
+from tests.plan_text import Plan
+from tests.runtime_support import (
+    FLOAT,
+    Array,
+    Value,
+    answers_on_eight_threads,
+    make_model,
+    pit_node,
+    quiet_options,
+    save,
+    session,
+    use_built_provider,
+)
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("tvm")
+provider = pytest.fixture(scope="module", autouse=True)(use_built_provider)
+
+K, N = 70, 100
+Make = Callable[..., ort.InferenceSession]
+
+
+def model(groups: int) -> onnx.ModelProto:
+    kernel = f"dense:gather_gemm_k{K}_n{N}_none"
+    fields = {"dtype": "float32", "groups": groups, "k": K, "n": N}
+    plan = Plan("grouped", tuple((fields | {"kernels": kernel, "library": "kernels.so"}).items()))
+    inputs: list[Value] = [
+        ("a", FLOAT, [None] * 4),
+        ("g", TensorProto.INT64, [None] * 2),
+        ("b", FLOAT, [None] * 3),
+    ]
+    return make_model(
+        [pit_node("n", plan, ["a", "g", "b"], ["c"])], inputs, [("c", FLOAT, [None] * 4)]
+    )
+
+
+@pytest.fixture(name="make", scope="module")
+def _make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
+    folder: Path = tmp_path_factory.mktemp("grouped")
+    request = KernelRequest.of("gather_gemm", k=K, n=N, activation="none", residual=0)
+    build_kernels([request], LEVELS, folder / "kernels.so", cache=kernel_cache())
+
+    def make(groups: int, threads: int = 1) -> ort.InferenceSession:
+        path = save(folder, model(groups), f"m{groups}.onnx")
+        options = quiet_options()
+        options.intra_op_num_threads = threads
+        return session(path, options=options)
+
+    yield make
+
+
+def feeds(
+    groups: int, t: int, j: int, m: int, *, shared: bool, of: Array | None = None
+) -> dict[str, Array]:
+    rng = np.random.default_rng(t + j)
+    drawn = rng.integers(-groups, groups, (t, j)) if of is None else np.resize(of, (t, j))
+    w = rng.normal(0, K**-0.5, (groups, K, N)).astype(np.float32)
+    a = rng.normal(size=(t, 1 if shared else j, m, K)).astype(np.float32)
+    return {"a": a, "g": drawn, "b": np.concatenate([pack_panels(one) for one in w])}
+
+
+def want(given: dict[str, Array], groups: int) -> Array:
+    panels = given["b"].reshape(groups, -1, K, 64)
+    w = panels.transpose(0, 2, 1, 3).reshape(groups, K, -1)[..., :N].astype(np.float64)
+    return given["a"].astype(np.float64) @ w[given["g"]]
+
+
+SHAPES = [(0, 2, 1), (3, 0, 1), (3, 2, 0), (1, 1, 1), (5, 3, 2), (130, 2, 1), (40, 1, 9)]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("groups", [1, 3, 512])
+def test_rows_are_multiplied_by_their_matrix(make: Make, groups: int, shared: bool) -> None:
+    run = make(groups)
+    for shape in SHAPES:
+        given = feeds(groups, *shape, shared=shared)
+        (got,) = run.run(None, given)
+        np.testing.assert_allclose(got, want(given, groups), rtol=1e-5, atol=1e-5)
+
+
+def test_all_rows_of_one_group_and_none_of_others(make: Make) -> None:
+    """A matrix of which no row is asked is not read: it may hold NaN."""
+    given = feeds(3, 200, 2, 1, shared=True, of=np.array([1]))
+    given["b"][[0, 1, 4, 5]] = np.nan
+    (got,) = make(3).run(None, given)
+    np.testing.assert_allclose(got, want(given, 3), rtol=1e-5, atol=1e-5)
+
+
+def test_bits_do_not_depend_on_threads_or_neighbours(make: Make) -> None:
+    given = [feeds(5, t, 2, 1, shared=True) for t in (3, 300, 900)]
+    one, two = (answers_on_eight_threads(make(5, threads), given, 3) for threads in (1, 2))
+    for x, y in zip(one, two, strict=True):
+        np.testing.assert_array_equal(x[0], y[0])
+    alone = dict(given[1], a=given[1]["a"][7:8], g=given[1]["g"][7:8])
+    np.testing.assert_array_equal(make(5).run(None, alone)[0][0], one[1][0][7])
+
+
+@pytest.mark.parametrize("wrong", [5, -6, 1 << 40])
+def test_a_group_out_of_range_is_an_error(make: Make, wrong: int) -> None:
+    given = feeds(5, 4, 2, 1, shared=True)
+    given["g"][2, 1] = wrong
+    with pytest.raises(Exception, match=f"expected groups from -5 to 4, got {wrong} at 5"):
+        make(5).run(None, given)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "text"),
+    [
+        ("a", (4, 3, 1, K), "expected a as float32"),
+        ("a", (4, 2, 1, K + 1), "expected a as float32"),
+        ("g", (5, 2), "expected group as int64"),
+        ("b", (9, K, 64), "expected b as float32"),
+    ],
+)
+def test_wrong_operands_are_told(make: Make, name: str, shape: tuple[int, ...], text: str) -> None:
+    given = feeds(5, 4, 2, 1, shared=False)
+    given[name] = np.zeros(shape, given[name].dtype)
+    with pytest.raises(Exception, match=text):
+        make(5).run(None, given)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_layers_of_experts(form: str) -> None:
+    """Compiled, as the float64 reference says: of no token, one, and many."""
+    config = ExpertsConfig(form, experts=8, hidden=64, ffn=96, gated=True, bias=True)
+    proto = experts(config, np.random.default_rng(3))
+    compiled = pitc.compile(proto, suggest=False)
+    found = [r.lowering for r in compiled.report.nodes if r.op_type == "MatMul"]
+    assert found.count("grouped") == 2
+    for t in (0, 1, 65):
+        x = np.random.default_rng(t).normal(size=(t, 64)).astype(np.float32)
+        got = compiled.run({"x": x})["y"]
+        np.testing.assert_allclose(got, reference(proto, config, x), rtol=1e-4, atol=1e-5)
