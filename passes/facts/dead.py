@@ -270,12 +270,26 @@ def _chooses_infinity(view: NodeView, read: Read) -> bool:
 
     A dead value must stay finite, and another condition could make a whole row -inf, hence NaN. The
     flag of a NaN guard is exempt: it follows the guarded value by itself. So does the condition of
-    a guard on rows, which is never written with other numbers.
+    a guard on rows, which is never written with other numbers. And nothing becomes infinite of a
+    value that is only compared, or ordered: which is the largest is a place.
     """
     out = view.graph[view.out()]
+    if _becomes_no_float(view.graph, view.out()):
+        return False
     if not operator_of(view).chooses or read.operand != 0 or out.guard_flag or out.guarded_softmax:
         return False
     return any(finite_if(view.graph, view.name(i)) != EVERYWHERE for i in (1, 2))
+
+
+def _becomes_no_float(graph: Graph, name: str) -> bool:
+    """True where all that is computed from a value, and read, are integers or bools."""
+    read = [
+        graph[made.name or ""].dtype
+        for node in graph[name].uses
+        for made in node.outputs
+        if made.uses() or made.name in graph.outputs
+    ]
+    return name not in graph.outputs and all(d is not None and d.kind in "biu" for d in read)
 
 
 def _is_sum_of_two(view: NodeView, expr: TensorExpr) -> bool:

@@ -344,5 +344,7 @@ ROUNDS = (
     Round(Tried.WANTED, rows_wanted),
 )
 """In the order in which they are tried."""
+IN_ORDER = tuple(r for r in ROUNDS if r.tried in Tried.QUERIES | Tried.MOVED | Tried.LOOKED_UP)
+"""Those that leave no row out."""
 SKIPS = Round(Tried.ZEROS, zeros_seen, tells=frozenset(Code) - {Code.NO_FACT})
 """Behind them, beside the forms that were chosen."""

@@ -5,7 +5,7 @@ tried for every node, then dropped until all that are left are sound together (`
 connected region pays (`price.py`); what is left is told in the report.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -15,7 +15,15 @@ from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
 from pitc.ir.report import RegionRecord
-from pitc.passes.regions.candidates import ROUNDS, SKIPS, Search, Tried, asks_why
+from pitc.passes.regions.candidates import (
+    IN_ORDER,
+    ROUNDS,
+    SKIPS,
+    Round,
+    Search,
+    Tried,
+    asks_why,
+)
 from pitc.passes.regions.channel_price import paying
 from pitc.passes.regions.channels import ChannelSkip, sound_channels
 from pitc.passes.regions.contexts import Contexts, Strata, contexts_of, strata_of, untried
@@ -25,6 +33,7 @@ from pitc.passes.regions.form import Form, PackCandidate, Skip
 from pitc.passes.regions.forms import form_of
 from pitc.passes.regions.legal import comes_back, unsound_forms
 from pitc.passes.regions.price import (
+    contraction_flops,
     costly_tests,
     nodes_downstream_of_contraction,
     nodes_upstream_of_contraction,
@@ -84,20 +93,31 @@ def choose_regions(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None
 
 
 def _chosen(graph: Graph, contexts: Contexts) -> Regions:
-    """The forms in those domains that are sound together and pay for what they move."""
+    """The forms in those domains that are sound together and pay for what they move.
+
+    Where leaving rows out does not pay, all rows may still run as one node (attention that stores no
+    scores, products that copy no matrix): these are looked for once more.
+    """
     out = Regions()
     strata = strata_of(graph, [c.domain for c in contexts])
-    search = Search(graph, contexts, out.forms)
-    for way in (r for r in ROUNDS if graph.opset >= r.opset):
+    _find_forms(Search(graph, contexts, out.forms), ROUNDS, strata, out)
+    if _keep_sound_and_paying(graph, out):
+        _find_forms(Search(graph, contexts, out.forms), IN_ORDER, strata, out)
+        _keep_sound_and_paying(graph, out)
+    out.refusals = {n: r for n, r in out.refusals.items() if n not in out.forms}
+    return out
+
+
+def _find_forms(search: Search, ways: Iterable[Round], strata: Strata, out: Regions) -> None:
+    """Add forms of nodes that have none, or why they have none."""
+    graph = search.graph
+    for way in (r for r in ways if graph.opset >= r.opset):
         for site in way.candidates(search):
             found, node = _allowed_form(site, way.tried, strata), site.node
             if isinstance(found, Form):
                 out.forms[node] = found
             elif isinstance(found, Refusal) and found.code in way.tells and way.asked(graph, node):
                 out.refusals.setdefault(node, found)
-    _keep_sound_and_paying(graph, out)
-    out.refusals = {n: r for n, r in out.refusals.items() if n not in out.forms}
-    return out
 
 
 def _add_skips(search: Search, out: Regions, given_up: Mapping[str, Sequence[Region]]) -> None:
@@ -132,8 +152,13 @@ def _allowed_form(site: PackCandidate, tried: Tried, strata: Strata) -> Form | S
     return site.refuse(Code.JOINT, "live rows are computed from its other outputs")
 
 
-def _keep_sound_and_paying(graph: Graph, out: Regions) -> None:
-    """Drop forms until every exit is sound and every region pays; each round drops at least one."""
+def _keep_sound_and_paying(graph: Graph, out: Regions) -> bool:
+    """Drop forms until every exit is sound and every region pays; each round drops at least one.
+
+    Returns:
+        Whether a product was dropped that left rows out and did not pay.
+    """
+    unpaid = False
     while True:
         out.demand = demand(graph, out.forms)
         dropped = (
@@ -146,6 +171,7 @@ def _keep_sound_and_paying(graph: Graph, out: Regions) -> None:
             break
         for node, refusal in dropped.items():
             form = out.forms.pop(node)
+            unpaid |= refusal.code is Code.NO_GAIN and bool(contraction_flops(graph, node))
             if not asks_why(graph, node):
                 continue
             if not form.leaves_out_nothing:
@@ -154,6 +180,7 @@ def _keep_sound_and_paying(graph: Graph, out: Regions) -> None:
                 out.refusals.setdefault(node, refusal)
     out.domains = []
     out.records = _records(graph, out)
+    return unpaid
 
 
 def _exits_without_contraction(graph: Graph, out: Regions) -> dict[ir.Node, Refusal]:

@@ -112,7 +112,7 @@ FORMS = (
         "grouped product",
         grouped,
         combine=Combine.PRODUCT,
-        tried=Tried.DEAD | Tried.MOVED | Tried.WANTED | Tried.LOOKED_UP,
+        tried=Tried.DEAD | Tried.WANTED | Tried.LOOKED_UP,
         when=is_grouped,
     ),
     _contraction(contraction.rows, Kind.M),

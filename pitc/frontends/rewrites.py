@@ -57,13 +57,31 @@ def rewritten(module: Any) -> Any:
         The module itself where the table has no row for a part of it; else a copy that shares its
         parameters and buffers.
     """
-    if not any(True for _ in _found(module)):
+    if not any(True for _ in _found(module)) and not _experts(module):
         return module
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     copy = deepcopy(module, shared)
     for part, row in [*_found(copy)]:
         setattr(part, row.method, MethodType(row.form, part))
+    for part in _experts(copy):
+        part.config._experts_implementation = LOOKED_UP
     return copy
+
+
+LOOKED_UP = "batched_mm"
+"""How transformers writes layers of experts so that the graph is right wherever tokens are sent: it
+looks matrices up. Others cannot be exported, or hold which experts the example's tokens had."""
+
+
+def _experts(module: Any) -> list[Any]:
+    """Layers of experts of transformers (`use_experts_implementation`) that run in another form."""
+    return [
+        part
+        for part in module.modules()
+        if hasattr(part, "_apply_gate")
+        and getattr(getattr(part, "config", None), "_experts_implementation", LOOKED_UP)
+        != LOOKED_UP
+    ]
 
 
 def added_inputs(module: Any) -> tuple[str, ...]:

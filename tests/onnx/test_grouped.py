@@ -1,6 +1,7 @@
 """Grouped products: which ones become one node, why others do not, and all are right."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from models.experts import FORMS, AdaptersConfig, ExpertsConfig, adapters, experts
 from models.graph import GraphBuilder
 from pitc.ir.refusal import Code
-from pitc.ir.target import CUDA
+from pitc.ir.target import CPU, CUDA
 from pitc.passes.lower.share import share_panels
 from tests.lower_support import lower, lower_and_compare, plans, weight
 
@@ -37,6 +38,35 @@ def test_products_of_experts_are_grouped(form: str, options: dict[str, Any]) -> 
     assert found == {"grouped product"}
     weights = {name.partition(".")[2] for name in made.model.graph.initializers if name[:1] in "ud"}
     assert weights <= {"panels", "turned.panels", "bias"}, "no matrix is copied"
+
+
+def kept(**sizes: int) -> onnx.ModelProto:
+    """A layer of which some tokens are wanted."""
+    config = ExpertsConfig(**sizes)
+    proto = experts(config, np.random.default_rng(0))
+    graph = proto.graph
+    graph.input.append(onnx.helper.make_tensor_value_info("keep", 1, ["tokens", 1]))
+    graph.node[-1].output[0] = "all"
+    graph.node.append(onnx.helper.make_node("Mul", ["all", "keep"], ["y"], "wanted"))
+    return proto
+
+
+def with_some_kept(n: int) -> Feeds:
+    (found,) = tokens(n)
+    return found | {"keep": (np.arange(n) % 3 == 0).astype(np.float32)[:, None]}
+
+
+def test_rows_that_are_dead_are_in_no_group() -> None:
+    made = lower_and_compare(kept(hidden=32, ffn=256), map(with_some_kept, (0, 1, 9)))
+    assert [p["op"] for p in plans(made)] == ["detect", "pack", "grouped", "grouped", "unpack"]
+
+
+def test_where_leaving_rows_out_does_not_pay_no_matrix_is_copied() -> None:
+    expensive = replace(CPU, flops_per_byte=1 << 14)
+    made = lower(kept(), target=expensive)
+    assert [p["op"] for p in plans(made)] == ["grouped", "grouped"]
+    products = [r for r in made.report.nodes if r.op_type == "MatMul"]
+    assert [r.lowering for r in products] == ["ordinary", "grouped", "grouped"]
 
 
 def test_adapters_of_sequences_are_grouped() -> None:

@@ -54,4 +54,4 @@ def test_a_cast_before_the_best_gates_hides_nothing() -> None:
             proto.graph.node.insert(k, cast)
     lowered = run_passes(ir.from_proto(proto), LowerOptions(padding="attention_mask"))
     products = [r.lowering for r in lowered.report.nodes if r.op_type == "MatMul"]
-    assert Counter(products) == {"packed": 14, "attention": 2, "folded": 2}
+    assert Counter(products) == {"packed": 10, "grouped": 4, "attention": 2, "folded": 2}

@@ -41,6 +41,11 @@ DEAD: dict[str, dict[str, list[str]]] = {
         "t": [NOT_C, OFF],
         "l": [IS_C, OFF],
     },
+    # but where only places are computed from what is chosen
+    f"{TEST} {T} {L} y = Where (c, l, t) a = ArgMax <axis = 2> (y) b = Cast <to = 1> (a)"
+    " p = Where (flag, b, nought)": {"c": ["all d-1: flag[d0, d1, d-1] == 0"]},
+    f"{TEST} {T} {L} y = Where (c, l, t) a = ArgMax <axis = 2> (y) b = Cast <to = 1> (a)"
+    " z = Add (b, y) p = Where (flag, z, nought)": {"c": []},
     # the flag of a NaN guard follows the guarded value
     f"{L} c = IsNaN (l) y = Where (c, nought, l) p = Where (flag, y, nought)": {
         "c": [OFF],

@@ -22,7 +22,7 @@ from pitc.passes.rules.record import PackRule
 OUTPUT = (Kind.M, Kind.N, Kind.E)
 AXES = [frozenset(c) for n in range(4) for c in combinations(OUTPUT, n)]
 ATTENTION = ["softmax over live keys", "gradient of softmax over live keys"]
-ITEMS, TERMS = "fewer_items", "sum of live terms"
+ITEMS, TERMS, GROUPED = "fewer_items", "sum of live terms", "grouped product"
 
 
 def names(
@@ -43,14 +43,16 @@ def test_a_contraction_has_one_row_for_its_axes(axes: frozenset[Kind]) -> None:
     first = sampled if axes == {Kind.M, Kind.N} else ["contraction"]
     for combine, last in ((Combine.PRODUCT, ATTENTION), (Combine.BIASED_PRODUCT, [])):
         found = kinds_of(PackRule.CONTRACTION, combine, axes, Tried.DEAD)
-        assert [kind.rule for kind in found] == [*first, ITEMS, *last]
-        assert found[0].axes == axes
+        in_front = [GROUPED] * (combine is Combine.PRODUCT)  # where a matrix is looked up
+        assert [kind.rule for kind in found] == [*in_front, *first, ITEMS, *last]
+        assert found[len(in_front)].axes == axes
 
 
 def test_what_a_node_is_tried_with() -> None:
     none, gemm = frozenset[Kind](), PackRule.CONTRACTION
-    assert names(None, Combine.PRODUCT, none, Tried.DEAD) == [ITEMS, *ATTENTION]
-    assert names(gemm, Combine.PRODUCT, none, Tried.WANTED) == ["contraction", ITEMS]
+    assert names(None, Combine.PRODUCT, none, Tried.DEAD) == [GROUPED, ITEMS, *ATTENTION]
+    assert names(gemm, Combine.PRODUCT, none, Tried.WANTED) == [GROUPED, "contraction", ITEMS]
+    assert names(gemm, Combine.PRODUCT, none, Tried.LOOKED_UP) == [GROUPED]
     assert names(None, Combine.MAP, none, Tried.DEAD) == ["elementwise", ITEMS]
     assert names(PackRule.PER_TENSOR, Combine.MAP, none, Tried.WANTED) == ["elementwise", ITEMS]
     assert names(PackRule.NORMALISER, Combine.MAP, none, Tried.DEAD) == ["normaliser", ITEMS]

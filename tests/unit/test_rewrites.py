@@ -103,3 +103,41 @@ def test_what_is_not_known_stays_with_all_around_it(wrapped: bool) -> None:
 def test_rows_of_one_place_stand_together() -> None:
     places = [row.place for row in REWRITES]
     assert places == sorted(places, key=places.index)
+
+
+class Settings:
+    """A configuration of transformers."""
+
+    def __init__(self, experts: str | None) -> None:
+        self._experts_implementation = experts
+
+
+class Experts(Part):
+    """A layer of experts that runs in the form that its configuration names."""
+
+    def __init__(self, config: Settings) -> None:
+        super().__init__()
+        self.config = config
+
+    def _apply_gate(self, x: int) -> int:
+        return x
+
+
+@pytest.mark.parametrize("form", ["grouped_mm", "eager", None])
+def test_experts_run_in_the_form_that_can_be_exported(form: str | None) -> None:
+    """All layers share one configuration, which is not changed."""
+    config = Settings(form)
+    model = Part(Experts(config), Experts(config))
+    first, second = rewritten(model).parts
+    assert first.config is second.config and first.config is not config
+    assert (first.config._experts_implementation, config._experts_implementation) == (
+        "batched_mm",
+        form,
+    )
+
+
+def test_experts_in_that_form_are_not_copied() -> None:
+    model = Part(Experts(Settings("batched_mm")))
+    assert rewritten(model) is model
+    model.config = Settings("eager")  # type: ignore[attr-defined]  # of a layer without experts
+    assert rewritten(model) is model
