@@ -192,10 +192,45 @@ def looked_up_pairs(layer: _Layer, x: str) -> str:
     return layer.weighted(product(h, "down"), gates)
 
 
+def all_experts(layer: _Layer, x: str) -> str:
+    """Every expert for every token, with gates of 0 for those that are not chosen."""
+    g, config = layer.g, layer.config
+    gates, ids = layer.route(x)
+    none = g.op("Mul", g.op("MatMul", x, layer.weight("router")), g.const(0.0))
+    spread = g.op("ScatterElements", none, ids, gates, axis=1)
+
+    def product(rows: str, name: str) -> str:
+        y = g.op("MatMul", rows, layer.weight(name))
+        if not config.bias:
+            return y
+        return g.op("Add", y, g.op("Unsqueeze", layer.weight(f"{name}.bias"), g.ints(1)))
+
+    h = layer.activate(product(g.op("Unsqueeze", x, g.ints(0)), "up"))
+    gate = g.op("Unsqueeze", g.op("Transpose", spread, perm=[1, 0]), g.ints(2))
+    return g.reduce("ReduceSum", g.op("Mul", product(h, "down"), gate), 0, 0)
+
+
+def all_experts_labels(layer: _Layer, x: str) -> str:
+    """The same by labels, tokens first; the last product sums over the experts."""
+    g, config = layer.g, layer.config
+    gates, ids = layer.route(x)
+    one_hot = g.op("OneHot", ids, g.const(config.experts, np.int64), g.const([0.0, 1.0]))
+    spread = g.op("Einsum", gates, one_hot, equation="tk,tke->te")
+
+    def product(rows: str, name: str, equation: str) -> str:
+        y = g.op("Einsum", rows, layer.weight(name), equation=equation)
+        return g.op("Add", y, layer.weight(f"{name}.bias")) if config.bias else y
+
+    h = layer.activate(product(x, "up", "td,edf->tef"))
+    return g.op("Einsum", spread, product(h, "down", "tef,efd->ted"), equation="te,ted->td")
+
+
 FORMS: Mapping[str, Callable[[_Layer, str], str]] = {
     "looked_up": looked_up,
     "looked_up_left": looked_up_left,
     "looked_up_pairs": looked_up_pairs,
+    "all_experts": all_experts,
+    "all_experts_labels": all_experts_labels,
 }
 """How a layer is written."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from pitc.ir.constant import Number
 from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Array, Graph, NodeView
-from pitc.ir.index import Poly, dim_index, nonneg
+from pitc.ir.index import ONE, Poly, dim_index, nonneg
 from pitc.passes.rules.record import Operator, operator_of
 from pitc.passes.rules.signs import Sign
 
@@ -171,6 +171,9 @@ def _has_positive_lines(view: NodeView, expr: TensorExpr, zeroed: Collection[str
     """
     (read,), rank = expr.reads, len(expr.shape)
     moves = [p is None or any(a.dim >= rank for a in p.digits()) for p in read.index]
+    if not any(moves):  # lines of one element
+        ones = [d for d, e in enumerate(view.shape(0)) if e == ONE]
+        return any(_has_positive(view.graph, view.name(0), d, zeroed) for d in ones)
     if sum(moves) != 1:
         return False
     line = moves.index(True)

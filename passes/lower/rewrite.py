@@ -37,7 +37,7 @@ from pitc.passes.regions.form import (
     WholeOperand,
     operand_domain,
 )
-from pitc.passes.regions.grouped import AXES
+from pitc.passes.regions.grouped import AXES, COORDINATE
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.matrix import dims_of, stored
 from pitc.passes.regions.score_bias import repeats_turns
@@ -411,6 +411,10 @@ class Rewriter:
         packing = form.outputs[0]
         assert packing is not None
         a, group, table = (x for x in map(self.operand, form.operands) if x is not None)
+        if COORDINATE in form.attributes:
+            number = self.build.constant(np.asarray([form.attributes[COORDINATE]], np.int64))
+            group = self.build.op("Gather", [group, number], axis=0)
+            group = self.build.reshape(group, [-1, 1])
         if group.dtype != ir.DataType.INT64:
             group = self.build.op("Cast", [group], to=ir.DataType.INT64)
         b = self.to.panels.stack(self.build, table, form.attributes[AXES])

@@ -37,7 +37,7 @@ from pitc.passes.regions.form import (
     Packing,
     operand_names,
 )
-from pitc.passes.regions.grouped import group_coords
+from pitc.passes.regions.grouped_factors import group_coords
 from pitc.passes.regions.price import contraction_flops
 from pitc.passes.rules.record import PackRule, operator_of
 

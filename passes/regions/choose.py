@@ -95,8 +95,8 @@ def choose_regions(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None
 def _chosen(graph: Graph, contexts: Contexts) -> Regions:
     """The forms in those domains that are sound together and pay for what they move.
 
-    Where leaving rows out does not pay, all rows may still run as one node (attention that stores no
-    scores, products that copy no matrix): these are looked for once more.
+    Where leaving rows out does not pay, all rows may still run as one node (attention that stores
+    no scores, products that copy no matrix): these are looked for once more.
     """
     out = Regions()
     strata = strata_of(graph, [c.domain for c in contexts])

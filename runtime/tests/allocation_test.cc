@@ -163,7 +163,7 @@ void WarmRunsAllocateNothing() {
     }
     shared[kind] += pair.Shared() - before;
   }
-  CHECK(shared.size() == 15);
+  CHECK(shared.size() == 16);
   for (const auto& [kind, loops] : shared) CHECK(loops || kind == "choose_channels");
 }
 

@@ -20,7 +20,14 @@ from tests.lower_support import lower, lower_and_compare, plans, weight
 Body = Callable[[GraphBuilder], str]
 Feeds = dict[str, Any]
 E, K, N = 5, 24, 40
-OPTIONS: list[dict[str, Any]] = [{}, {"gated": True, "bias": True}, {"top": 1, "scaled": False}]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"gated": True, "bias": True},
+    {"top": 1},
+    {"top": 1, "scaled": False},
+    {"top": 3, "opset": 18},
+]
+WIDE = {"experts": 8, "hidden": 96, "ffn": 192}
 
 
 def tokens(*counts: int, hidden: int = 32) -> Iterator[Feeds]:
@@ -31,13 +38,46 @@ def tokens(*counts: int, hidden: int = 32) -> Iterator[Feeds]:
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("form", FORMS)
 def test_products_of_experts_are_grouped(form: str, options: dict[str, Any]) -> None:
-    proto = experts(ExpertsConfig(form, **options), np.random.default_rng(0))
-    made = lower_and_compare(proto, tokens(0, 1, 7, 50))
-    assert [p["op"] for p in plans(made)] == ["grouped", "grouped"]
+    proto = experts(ExpertsConfig(form, **WIDE, **options), np.random.default_rng(0))
+    counts = (1, 7, 50) if "labels" in form else (0, 1, 7, 50)  # an Einsum of none ends the process
+    made = lower_and_compare(proto, tokens(*counts, hidden=96))
+    moves = ("detect", "pack", "unpack")
+    assert [p["op"] for p in plans(made) if p["op"] not in moves] == ["grouped", "grouped"]
     found = {r.rule for r in made.report.nodes if r.lowering == "grouped"}
     assert found == {"grouped product"}
     weights = {name.partition(".")[2] for name in made.model.graph.initializers if name[:1] in "ud"}
     assert weights <= {"panels", "turned.panels", "bias"}, "no matrix is copied"
+
+
+@pytest.mark.parametrize("gate", [0.0, -0.0, -1.0, np.nan, 1e-45])
+def test_an_expert_is_left_out_where_its_gate_is_zero(gate: float) -> None:
+    """And nowhere else: not where it is NaN, below 0, or next to nothing."""
+    config = ExpertsConfig("all_experts", **WIDE)
+    proto = experts(config, np.random.default_rng(0))
+    (scatter,) = [n for n in proto.graph.node if n.op_type == "ScatterElements"]
+    proto.graph.input.append(onnx.helper.make_tensor_value_info("gates", 1, ["tokens", 8]))
+    for node in proto.graph.node:
+        for k, name in enumerate(node.input):
+            node.input[k] = "gates" if name == scatter.output[0] else name
+    (given,) = tokens(6, hidden=96)
+    gates = np.zeros((6, 8), np.float32)
+    gates[[0, 1, 1, 4], [3, 2, 3, 7]] = [0.5, 1, 2, gate]
+    made = lower_and_compare(proto, [given | {"gates": gates}])
+    assert [p["op"] for p in plans(made)].count("grouped") == 2
+
+
+@pytest.mark.parametrize("name", ["up", "down"])
+def test_an_infinite_weight_refuses_experts_that_are_all_computed(name: str) -> None:
+    """Its product with a gate of 0 is NaN; where matrices are looked up, it is not read."""
+    for form, count in (("all_experts", 0), ("looked_up", 2)):
+        proto = experts(ExpertsConfig(form, **WIDE), np.random.default_rng(0))
+        (weight,) = [w for w in proto.graph.initializer if w.name == name]
+        numbers = onnx.numpy_helper.to_array(weight).copy()
+        numbers[5, 0, 0] = np.inf
+        weight.CopyFrom(onnx.numpy_helper.from_array(numbers, name))
+        with np.errstate(invalid="ignore"):
+            made = lower_and_compare(proto, tokens(1, 5, hidden=96))
+        assert [p["op"] for p in plans(made)].count("grouped") == count
 
 
 def kept(**sizes: int) -> onnx.ModelProto:

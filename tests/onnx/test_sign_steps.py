@@ -98,6 +98,8 @@ SIGNS = {
     # the largest of a line
     f"{SOFT} t, i = TopK (p4, two) y = ReduceSum (t, last)": POSITIVE,
     f"{SOFT} t, i = TopK <largest = 1> (p4, two) y = ReduceSum (t, last)": POSITIVE,
+    f"{SOFT} t, i = TopK (p4, last) y = ReduceSum (t, last)": POSITIVE,  # of one element
+    f"{SOFT} t, i = TopK <axis = 0> (p4, last) y = ReduceSum (t, front)": ANY,
     f"{SOFT} t, i = TopK <largest = 0> (p4, two) y = ReduceSum (t, last)": ANY,
     f"{SOFT} t, i = TopK <axis = 0> (p4, last) y = ReduceSum (t, last)": ANY,
     f"{SOFT} t, i = TopK (p4, front) y = ReduceSum (t, last)": ANY,

@@ -329,7 +329,7 @@ def test_refused_nodes_alone(run: Run, tmp_path: Path) -> None:
 
 def test_a_contraction_says_why_it_is_no_attention_either() -> None:
     """Scores of dead pairs have no kernel alone, and are no attention: neither hides the other."""
-    mixed = FIXTURES / "bert-eager-dynamo-int4.onnx"
+    mixed = FIXTURES / "bert-eager-dynamo-dynamic.onnx"
     report = api.explain(mixed, padding="attention_mask", suggest=False)["cpu"]
     both = [r.refusal for r in report.nodes if r.refusal and r.refusal.also]
     assert both

@@ -29,8 +29,7 @@ class Grouped final : public Operation {
     const GroupedPlan::Inputs in = plan_.Places();
     const Tensor a = run.FloatInput(in.a, "a", 4, 4), group = run.Input(in.group, "group");
     const int64_t t = a.shape.dims[0], shared = a.shape.dims[1], m = a.shape.dims[2];
-    const bool is_list =
-        group.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 && group.shape.rank == 2;
+    const bool is_list = group.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 && group.shape.rank == 2;
     Expect(is_list && group.shape.dims[0] == t, group, "as int64 [", t, ", J]");
     const int64_t j = group.shape.dims[1], n = plan_.n;
     Expect(a.shape.dims[3] == plan_.k && (shared == 1 || shared == j), a, "as float32 [", t, ", ",
