@@ -10,6 +10,7 @@ from benchmarks.attention_cases import (
     TimedAttention,
     shorter,
 )
+from benchmarks.experts_cases import EXPERTS_CASES, ExpertsCase
 from benchmarks.sparse_cases import (
     BLOCK_CASES,
     GRADIENT_CASES,
@@ -235,7 +236,7 @@ class FootprintCase:
 
 
 PaddedCase = EncoderCase | CachedCase | TextCase
-TimedCase = PaddedCase | TrainingCase | MlpStepCase | SparseCase | TimedAttention
+TimedCase = PaddedCase | TrainingCase | MlpStepCase | SparseCase | TimedAttention | ExpertsCase
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +341,7 @@ TIMED_CASES: tuple[TimedCase, ...] = (
     *GRADIENT_CASES,
     *BLOCK_CASES,
     *ATTENTION_CASES,
+    *EXPERTS_CASES,
 )
 CASES: tuple[Case, ...] = (
     *TIMED_CASES,

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from benchmarks import attention_operators as operators
 from benchmarks import attention_peers as attention
 from benchmarks import encoder_peers as encoders
+from benchmarks import experts_peers as experts
 from benchmarks import peers
 from benchmarks import training_peers as training
 from benchmarks.attention_cases import AttentionCase, LayersCase, StepCase
@@ -29,6 +30,7 @@ from benchmarks.cases import (
     TextCase,
     TrainingCase,
 )
+from benchmarks.experts_cases import ExpertsCase
 from benchmarks.sparse_cases import (
     BlocksCase,
     GradientCase,
@@ -286,6 +288,15 @@ ATTENTION: tuple[Contender, ...] = (
     ),
 )
 
+_LOOP = experts.is_other("loop")
+EXPERTS: tuple[Contender, ...] = (
+    *DENSE,
+    Contender("ort-loop", experts.in_form("loop", onnx_runtime), whole, "onnxruntime", says=_LOOP),
+    Contender("openvino-loop", experts.in_form("loop", openvino), whole, "openvino", says=_LOOP),
+    Contender("ort-moe", experts.in_form("operator", onnx_runtime), whole, "onnxruntime"),
+    Contender("torch-grouped", experts.torch_grouped, whole, "torch"),
+)
+
 #: Kind of case -> who competes; the first is the reference.
 CONTENDERS: dict[type, tuple[Contender, ...]] = {
     EncoderCase: ENCODERS,
@@ -301,6 +312,7 @@ CONTENDERS: dict[type, tuple[Contender, ...]] = {
     AttentionCase: ATTENTION,
     StepCase: ATTENTION,
     LayersCase: DENSE,
+    ExpertsCase: EXPERTS,
 }
 
 
@@ -325,6 +337,8 @@ def relative_error(got: list[npt.NDArray[Any]], want: list[npt.NDArray[Any]]) ->
 
     Infinite where shapes differ or a number is not finite.
     """
+    if len(got) != len(want):
+        return float("inf")
     worst = 0.0
     for x, y in zip(got, want, strict=True):
         if x.shape != y.shape or not np.isfinite(x).all():

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from benchmarks.cases import ModelConfig
+from models.experts import ExpertsConfig
 
 #: Weights of fewer bytes may still be in the last cache when the next call reads them.
 LAST_CACHE = 32 << 20
@@ -69,3 +70,16 @@ def layers_cost(rows: int, shapes: Iterable[tuple[int, int]], live: float = 1.0)
         live: Share of the terms that are not zero.
     """
     return Cost(2 * rows * live * sum(k * n for k, n in shapes))
+
+
+def experts_cost(config: ExpertsConfig, rows: int, hit: int) -> Cost:
+    """A layer of experts.
+
+    Args:
+        config: The layer.
+        rows: Of all experts together.
+        hit: Experts with at least one row.
+    """
+    weights = config.hidden * config.ffn * (3 if config.gated else 2)
+    cold = 4 * weights * config.experts > LAST_CACHE
+    return Cost(2 * rows * weights, 4 * weights * hit * cold)

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.contenders import OURS
+from benchmarks.experts_cases import EXPERTS_CASES
 from benchmarks.report import RESULTS, SWEEPS, Verdict, verdicts
 from benchmarks.sessions import SOURCE
 
@@ -128,7 +129,16 @@ ATTENTIONS = {
     "modern-bert-4096": "3 layers of ModernBERT, 4096 tokens",
     "longformer-4096": "12 layers of Longformer-base, window of 513, 4096 tokens",
 }
-#: Of them, the rows of README.md.
+EXPERTS = "<!-- experts -->", "<!-- /experts -->"
+#: How layers of experts are written.
+WRITTEN = {
+    "looked_up": "matrices looked up by each row",
+    "all_experts": "all experts, with gates",
+    "loop": "a loop over experts",
+}
+#: Of them, the row of README.md.
+MAIN_EXPERTS = "experts-e8-512-1536-top2-256-looked-up"
+#: Of attention, the rows of README.md.
 MAIN_ATTENTION = ("attention-2048-causal", "attention-4096-window-513-global-16")
 #: And of steps of training.
 MAIN_TRAINING = "train-bert-8x128-m57"
@@ -159,9 +169,51 @@ def main_block(found: dict[str, dict[str, Any]]) -> str:
     of_attention = [_main_attention(name) for name in MAIN_ATTENTION]
     end = (
         f"{rows[-1]} Of attention, it is the fastest of all libraries that take its mask; of "
-        "training, torch, with and without padding."
+        "experts, of all forms of the layer; of training, torch, with and without padding."
     )
-    return "\n".join([*rows[:-2], *of_attention, _main_training(MAIN_TRAINING), "", end])
+    others = [_main_experts(MAIN_EXPERTS), _main_training(MAIN_TRAINING)]
+    return "\n".join([*rows[:-2], *of_attention, *others, "", end])
+
+
+def _main_experts(name: str) -> str:
+    """The row of README.md for a layer of experts."""
+    result = json.loads((RESULTS / "experts" / f"{name}.json").read_text("utf-8"))
+    gain, best = result["speedup"], result["best_peer"]
+    what = f"{_experts(result)} ({result['machine']['cpu']})"
+    ms = _milliseconds(result)
+    return f"| {what} | {ms} | {gain['ort']:.2f}x | {gain[best]:.2f}x ({best}) |"
+
+
+def _experts(result: dict[str, Any]) -> str:
+    """A layer of experts in words."""
+    case, config = result["case"], result["case"]["config"]
+    kind = "SwiGLU" if config["gated"] else "ReLU"
+    sizes = f"{config['experts']} experts, {config['hidden']}-{config['ffn']}, {kind}"
+    return f"{sizes}, top {config['top']}, {case['tokens']} tokens: {WRITTEN[config['form']]}"
+
+
+def experts_block(folder: Path = RESULTS / "experts") -> str:
+    """The table of layers of experts."""
+    found = [json.loads(f.read_text("utf-8")) for f in folder.glob("*.json")]
+    found.sort(key=lambda r: [c.name for c in EXPERTS_CASES].index(r["case"]["name"]))
+    lines = [
+        "| layer | pitc, ms | over ONNX Runtime, same form | over the best peer, on its best form "
+        "| times the limit of the core |",
+        "|---|---|---|---|---|",
+    ]
+    for result in found:
+        base, best, limit = verdicts(result)
+        cells = [_gains([base]), f"{_gains([best])} {best.over}", _gains([limit])]
+        lines.append(f"| {_experts(result)} | {_milliseconds(result)} | {' | '.join(cells)} |")
+    machines = {_machine(r): r["machine"]["date"] for r in found}
+    peers = {c["name"] for r in found for c in r["contenders"] if c["ms"] is not None}
+    lines += [
+        "",
+        f"{_joined(machines)}, one core, float32, {_joined(dict.fromkeys(machines.values()))}. "
+        "Gains, and in brackets what was to be reached. Peers have the same weights: "
+        f"{', '.join(sorted(peers - {OURS}))}.",
+    ]
+    return "\n".join(lines)
 
 
 def _main_training(name: str) -> str:
@@ -445,6 +497,6 @@ if __name__ == "__main__":
     for page, table in ((README, main_block(found)), (PAGE, block(found))):
         page.write_text(updated(page.read_text("utf-8"), table), "utf-8")
     blocks = (worst_block(), WORST), (attention_block(), ATTENTION), (training_block(), TRAINING)
-    blocks = (*blocks, (conversion_block(), CONVERSION))
+    blocks = (*blocks, (conversion_block(), CONVERSION), (experts_block(), EXPERTS))
     for table, marks in blocks:
         PAGE.write_text(updated(PAGE.read_text("utf-8"), table, *marks), "utf-8")

@@ -18,6 +18,7 @@ FOLDERS = (
     "threads",
     "worst-case",
     "attention",
+    "experts",
 )  # families whose results have a folder of their own
 WORST_HEADINGS = (
     *("size", "pattern", "padding", "packed", "ms", "time", "interval", "peak MB", "memory"),
@@ -114,8 +115,8 @@ def over_limit(result: dict[str, Any]) -> float | None:
 
 
 def with_verdicts(result: dict[str, Any]) -> dict[str, Any]:
-    """A result of attention with its targets, what was measured, and whether they are met."""
-    if result["case"]["family"] != "attention" or "contenders" not in result:
+    """A result of attention or of experts with its targets, and whether they are met."""
+    if result["case"]["family"] not in ("attention", "experts") or "contenders" not in result:
         return result
     told = [asdict(v) | {"met": v.met} for v in verdicts(result)]
     return result | {"over_limit": over_limit(result), "verdicts": told}

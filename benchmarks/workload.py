@@ -27,7 +27,8 @@ from benchmarks.cases import (
     TimedCase,
     TrainingCase,
 )
-from benchmarks.cost import Cost, blocks_cost, flops, layers_cost, weight_bytes
+from benchmarks.cost import Cost, blocks_cost, experts_cost, flops, layers_cost, weight_bytes
+from benchmarks.experts_cases import ExpertsCase
 from benchmarks.sparse_cases import (
     BlocksCase,
     GradientCase,
@@ -39,6 +40,7 @@ from benchmarks.sparse_cases import (
 from models import masked, minilm, quantised, text
 from models.bert import BertConfig, bert
 from models.cnn import cnn, draw_gates
+from models.experts import experts
 from models.half import half
 from models.opt import OptConfig, cache_shape, opt, opt_ffn
 from models.sparsity import block_mask
@@ -307,6 +309,19 @@ def _mlp_step(case: MlpStepCase, path: Path) -> Workload:
     )
 
 
+def _experts(case: ExpertsCase, path: Path) -> Workload:
+    """Which experts are hit decides what is read of their weights."""
+    config, rng = case.config, np.random.default_rng(case.seed + 1)
+    x = rng.standard_normal((case.tokens, config.hidden), dtype=np.float32)
+    (router,) = (w for w in onnx.load(path).graph.initializer if w.name == "router")
+    scores = x @ onnx.numpy_helper.to_array(router)
+    hit = np.unique(np.argsort(-scores, axis=1)[:, : config.top]).size
+    useful = experts_cost(config, case.tokens * config.top, hit)
+    dense = experts_cost(config, case.tokens * config.experts, config.experts)
+    counts = {"experts_hit": float(hit), "rows": float(case.tokens * config.top)}
+    return Workload(path, ({"x": x},), None, counts, dense, useful, case=case)
+
+
 def _pruned(case: TrainingCase, model: Path, rng: np.random.Generator) -> Feeds:
     """Masks of the weights that have some."""
     graph = onnx.load(model, load_external_data=False).graph
@@ -363,6 +378,9 @@ def make_workload(case: TimedCase, folder: Path) -> Workload:
     if isinstance(case, TimedAttention):
         onnx.save(attention_model(case), path)
         return _attention(case, path)
+    if isinstance(case, ExpertsCase):
+        onnx.save(experts(case.config, np.random.default_rng(case.seed)), path)
+        return _experts(case, path)
     if isinstance(case, TextCase):
         model = minilm.load(case.layers)
         onnx.save(model.graph(), path)

@@ -17,7 +17,7 @@ class ExpertsConfig:
     """Sizes of one layer of experts.
 
     Args:
-        form: How it is written (`FORMS`).
+        form: How it is written (`FORMS`, `OTHERS`).
         experts: How many.
         hidden: Width of a token.
         ffn: Neurons of an expert.
@@ -52,7 +52,7 @@ def experts(config: ExpertsConfig, rng: np.random.Generator) -> onnx.ModelProto:
     g = GraphBuilder("experts", opset=config.opset)
     x = g.input("x", np.float32, ("tokens", config.hidden))
     layer = _Layer(g, config, rng)
-    g.output(FORMS[config.form](layer, x), "y", np.float32, ("tokens", config.hidden))
+    g.output((FORMS | OTHERS)[config.form](layer, x), "y", np.float32, ("tokens", config.hidden))
     return g.model()
 
 
@@ -96,7 +96,7 @@ class _Layer:
             **{"router": (d, e), "up": (e, d, self.wide), "down": (e, f, d)},
             **({"up.bias": (e, self.wide), "down.bias": (e, d)} if config.bias else {}),
         }
-        scales = {"router": 1.0, "up": d**-0.5, "down": f**-0.5}
+        scales = {"router": 2 * d**-0.5, "up": d**-0.5, "down": f**-0.5}
         self.arrays = {
             name: rng.normal(0, scales.get(name, 0.1), shape).astype(np.float32)
             for name, shape in sizes.items()
@@ -132,7 +132,7 @@ class _Layer:
         return g.op("Add", h, g.op("Reshape", bias, g.ints(*shape)) if shape else bias)
 
     def weighted(self, y: str, gates: str) -> str:
-        """The sum over the experts of a token: y [tokens * top, hidden] or [tokens, top, hidden]."""
+        """The sum over the experts of a token, of y [tokens * top, hidden]."""
         g, config = self.g, self.config
         y = g.op("Reshape", y, g.ints(-1, config.top, config.hidden))
         return g.reduce("ReduceSum", g.op("Mul", y, g.op("Unsqueeze", gates, g.ints(2))), 1, 0)
@@ -225,14 +225,63 @@ def all_experts_labels(layer: _Layer, x: str) -> str:
     return g.op("Einsum", spread, product(h, "down", "tef,efd->ted"), equation="te,ted->td")
 
 
-FORMS: Mapping[str, Callable[[_Layer, str], str]] = {
+def loop(layer: _Layer, x: str) -> str:
+    """One expert after the other: its rows are gathered, and added to the sum."""
+    g, config = layer.g, layer.config
+    gates, ids = layer.route(x)
+    y = g.op("Mul", x, g.const(0.0))
+    for e in range(config.experts):
+        mine = g.op("Equal", ids, g.const(e, np.int64))
+        gate = g.reduce("ReduceSum", g.op("Mul", g.op("Cast", mine, to=1), gates), -1, 0)
+        hit = g.reduce("ReduceSum", g.op("Cast", mine, to=7), -1, 0)
+        places = g.op("Transpose", g.op("NonZero", g.op("Cast", hit, to=9)), perm=[1, 0])
+        rows = g.op("Squeeze", places, g.ints(1))
+
+        def product(h: str, name: str, e: int = e) -> str:
+            h = g.op("MatMul", h, g.weight(f"{name}.{e}", layer.arrays[name][e]))
+            bias = layer.arrays.get(f"{name}.bias")
+            return h if bias is None else g.op("Add", h, g.weight(f"{name}.bias.{e}", bias[e]))
+
+        h = product(layer.activate(product(g.op("Gather", x, rows, axis=0), "up")), "down")
+        h = g.op("Mul", h, g.op("Unsqueeze", g.op("Gather", gate, rows, axis=0), g.ints(1)))
+        y = g.op("ScatterND", y, places, h, reduction="add")
+    return y
+
+
+def operator(layer: _Layer, x: str) -> str:
+    """ONNX Runtime's operator MoE: columns of both halves of `up` take turns."""
+    g, config = layer.g, layer.config
+    logits = g.op("MatMul", x, layer.weight("router"))
+    kind: dict[str, object] = {"activation_type": "relu"}
+    if config.gated:
+        kind = {"activation_type": "swiglu", "swiglu_fusion": 1}
+        kind |= {"activation_alpha": 1.0, "activation_beta": 0.0}
+
+    def operands(name: str, columns: int) -> list[str]:
+        none = np.zeros((config.experts, columns), np.float32)
+        matrix, bias = layer.arrays[name], layer.arrays.get(f"{name}.bias", none)
+        if config.gated and name == "up":
+            matrix, bias = (
+                np.stack(np.split(w, 2, axis=-1), axis=-1).reshape(w.shape) for w in (matrix, bias)
+            )
+        matrix = np.swapaxes(matrix, 1, 2)
+        return [g.weight(f"{name}.in turn", matrix), g.weight(f"{name}.bias in turn", bias)]
+
+    inputs = (x, logits, *operands("up", layer.wide), *operands("down", config.hidden))
+    counts = {"k": config.top, "normalize_routing_weights": int(config.scaled)}
+    return g.op("MoE", *inputs, domain="com.microsoft", **counts, **kind)
+
+
+FORMS: dict[str, Callable[[_Layer, str], str]] = {
     "looked_up": looked_up,
     "looked_up_left": looked_up_left,
     "looked_up_pairs": looked_up_pairs,
     "all_experts": all_experts,
     "all_experts_labels": all_experts_labels,
 }
-"""How a layer is written."""
+"""How a layer is written, where one node computes all experts."""
+OTHERS: dict[str, Callable[[_Layer, str], str]] = {"loop": loop, "operator": operator}
+"""Other ways."""
 
 
 @dataclass(frozen=True, slots=True)

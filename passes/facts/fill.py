@@ -147,15 +147,23 @@ def _refuse_body(graph: Graph, node: ir.Node, reason: str) -> None:
 def _resting_on(graph: Graph, name: str, facts: Sequence[FillFact]) -> list[FillFact]:
     """The facts as those of one value; it and what they test get their bits.
 
-    That it is a score stays true when it is overwritten.
+    That it is a score stays true when it is overwritten; and, of a value that may be, that it is 0
+    where it is 0.
     """
     if not facts:
         return []
     for t in (t for f in facts for t in f.region if graph[t.src].order >= 0):
         graph.note_bit(t.src)
     bit = graph.note_bit(name)
+    own = Region({Test(name, graph.index_of(name), "nz", False)})
+    overwritten = graph[name].producer is not None
+
+    def always(f: FillFact) -> bool:
+        same = overwritten and is_zero(f.constant) and f.region == own
+        return same or is_score(f.constant)
+
     return [
-        f if is_score(f.constant) else FillFact(Region(f.region, f.region.via | bit), f.constant)
+        f if always(f) else FillFact(Region(f.region, f.region.via | bit), f.constant)
         for f in facts
     ]
 

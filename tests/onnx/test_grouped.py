@@ -16,6 +16,7 @@ from pitc.ir.refusal import Code
 from pitc.ir.target import CPU, CUDA
 from pitc.passes.lower.share import share_panels
 from tests.lower_support import lower, lower_and_compare, plans, weight
+from tests.plan_reference import run_lowered
 
 Body = Callable[[GraphBuilder], str]
 Feeds = dict[str, Any]
@@ -27,7 +28,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"top": 1, "scaled": False},
     {"top": 3, "opset": 18},
 ]
-WIDE = {"experts": 8, "hidden": 96, "ffn": 192}
+WIDE: dict[str, Any] = {"experts": 8, "hidden": 96, "ffn": 192}
 
 
 def tokens(*counts: int, hidden: int = 32) -> Iterator[Feeds]:
@@ -80,7 +81,7 @@ def test_an_infinite_weight_refuses_experts_that_are_all_computed(name: str) -> 
         assert [p["op"] for p in plans(made)].count("grouped") == count
 
 
-def kept(**sizes: int) -> onnx.ModelProto:
+def kept(**sizes: Any) -> onnx.ModelProto:
     """A layer of which some tokens are wanted."""
     config = ExpertsConfig(**sizes)
     proto = experts(config, np.random.default_rng(0))
@@ -89,6 +90,36 @@ def kept(**sizes: int) -> onnx.ModelProto:
     graph.node[-1].output[0] = "all"
     graph.node.append(onnx.helper.make_node("Mul", ["all", "keep"], ["y"], "wanted"))
     return proto
+
+
+def test_experts_of_tokens_that_are_no_padding() -> None:
+    """Who has which expert is computed packed, and decides what lives of the products."""
+    g = GraphBuilder("padded")
+    x = g.input("x", np.float32, ("batch", "sequence", 96))
+    g.input("mask", np.int64, ("batch", "sequence"))
+    rows = g.op("Reshape", x, g.ints(-1, 96))
+    rows = g.op("Tanh", g.op("MatMul", rows, weight(g, "in", 96, 512)))
+    rows = g.op("Tanh", g.op("MatMul", rows, weight(g, "out", 512, 96)))
+    best = g.op("ArgMax", g.op("MatMul", rows, weight(g, "r", 96, 8)), axis=-1)
+    mine = g.op("Cast", g.op("Equal", best, g.const(np.arange(8), np.int64)), to=1)
+    h = g.op("MatMul", g.op("Unsqueeze", rows, g.ints(0)), weight(g, "up", 8, 96, 192))
+    y = g.op("MatMul", g.op("Relu", h), weight(g, "down", 8, 192, 96))
+    gate = g.op("Unsqueeze", g.op("Transpose", mine, perm=[1, 0]), g.ints(2))
+    y = g.reduce("ReduceSum", g.op("Mul", y, gate), 0, 0)
+    y = g.op("Reshape", y, g.op("Shape", x))
+    g.output(y, "y", np.float32, ("batch", "sequence", 96))
+    proto = g.model()
+    made = lower(proto, "mask")
+    operations = [p["op"] for p in plans(made)]
+    assert (operations.count("detect"), operations.count("grouped")) == (2, 2)
+    session = ort.InferenceSession(proto.SerializeToString())
+    lowered = ir.serde.serialize_model(made.model)
+    for shape in ((1, 1), (3, 5), (4, 40)):
+        rng = np.random.default_rng(shape[1])
+        live = rng.integers(0, 2, shape)
+        feeds = {"x": rng.normal(size=(*shape, 96)).astype(np.float32), "mask": live}
+        (got,), want = run_lowered(lowered, feeds), np.asarray(session.run(None, feeds)[0])
+        np.testing.assert_allclose(got[live == 1], want[live == 1], rtol=1e-4, atol=1e-5)
 
 
 def with_some_kept(n: int) -> Feeds:

@@ -392,6 +392,7 @@ def test_readme_shows_the_committed_results() -> None:
     assert readme.updated(text, readme.attention_block(), *readme.ATTENTION) == text
     assert readme.updated(text, readme.training_block(), *readme.TRAINING) == text
     assert readme.updated(text, readme.conversion_block(), *readme.CONVERSION) == text
+    assert readme.updated(text, readme.experts_block(), *readme.EXPERTS) == text
     timed = {path.stem for path in (RESULTS / "attention").glob("*.json")}
     assert timed - {case.name for case in MEMORY_CASES} == {*readme.ATTENTIONS}
     kept = {path.stem for path in (RESULTS / "worst-case").glob("*.json")}
