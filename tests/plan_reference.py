@@ -484,8 +484,11 @@ def attention_grad(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
     return tuple(found)
 
 
-def add_rows(fields: dict[str, str], places: Array, rows: Array) -> tuple[Array]:
-    out = np.zeros((int(fields["n"]), rows.shape[1]), np.float32)
+def add_rows(
+    fields: dict[str, str], places: Array, rows: Array, size: Array | None = None
+) -> tuple[Array]:
+    assert (size is not None) == (fields["sized"] == "1") == ("n" not in fields)
+    out = np.zeros((int(fields["n"] if size is None else size[0]), rows.shape[1]), np.float32)
     np.add.at(out, places.reshape(-1), rows)
     return (out,)
 

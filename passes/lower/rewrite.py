@@ -24,6 +24,7 @@ from pitc.passes.lower.pair_lists import pair_lists, test_operands
 from pitc.passes.lower.rows import all_rows, from_all_rows
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import (
+    COORDINATE,
     BiasOperand,
     BiasTerm,
     ConstantOperand,
@@ -37,7 +38,7 @@ from pitc.passes.regions.form import (
     WholeOperand,
     operand_domain,
 )
-from pitc.passes.regions.grouped import AXES, COORDINATE
+from pitc.passes.regions.grouped import AXES
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.matrix import dims_of, stored
 from pitc.passes.regions.score_bias import repeats_turns
@@ -399,24 +400,32 @@ class Rewriter:
         sides = packing.domain.extents, packing.layout.rest_shape
         shape = [_size(total_of(side)) for side in sides]
         inputs = [x for x in map(self.operand, form.operands) if x is not None]
+        if isinstance(plan, AddRows) and plan.sized:
+            size = self.build.size(total_of(packing.domain.extents))
+            inputs = [self.numbers(inputs[0], form), inputs[1], size]
         outputs = [(f"{packing.name}.rows", ir.DataType.FLOAT, shape)]
         (out,) = self.build.kernel(plan, inputs, outputs, node_name(node))
         made = out.producer()
         assert made is not None
         self.to.log.sources[made] = node
-        return out
+        rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
+        return self.build.reshape(out, [0, *rest]) if COORDINATE in form.attributes else out
+
+    def numbers(self, value: ir.Value, form: Form) -> ir.Value:
+        """Indices as int64; of the coordinates of points one, as [t, 1]."""
+        if COORDINATE in form.attributes:
+            number = self.build.constant(np.asarray([form.attributes[COORDINATE]], np.int64))
+            value = self.build.reshape(self.build.op("Gather", [value, number], axis=0), [-1, 1])
+        if value.dtype == ir.DataType.INT64:
+            return value
+        return self.build.op("Cast", [value], to=ir.DataType.INT64)
 
     def grouped(self, node: ir.Node, form: Form, plan: Grouped) -> ir.Value:
         """The node of a grouped product: rows, indices, and matrices as panels."""
         packing = form.outputs[0]
         assert packing is not None
         a, group, table = (x for x in map(self.operand, form.operands) if x is not None)
-        if COORDINATE in form.attributes:
-            number = self.build.constant(np.asarray([form.attributes[COORDINATE]], np.int64))
-            group = self.build.op("Gather", [group, number], axis=0)
-            group = self.build.reshape(group, [-1, 1])
-        if group.dtype != ir.DataType.INT64:
-            group = self.build.op("Cast", [group], to=ir.DataType.INT64)
+        group = self.numbers(group, form)
         b = self.to.panels.stack(self.build, table, form.attributes[AXES])
         rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
         shape = [self.detect(packing.domain).symbol, None, None, plan.n]

@@ -35,6 +35,9 @@ from pitc.passes.regions.layout import (
 from pitc.passes.regions.score_bias import TermShape
 from pitc.passes.regions.sight import Condition, sources
 
+COORDINATE = "coordinate"
+"""Attribute of a form: which coordinate of its points numbers groups, or rows of its result."""
+
 
 @dataclass(frozen=True, slots=True)
 class PackedOperand:

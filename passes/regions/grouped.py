@@ -25,6 +25,7 @@ from pitc.ir.nodes import input_names
 from pitc.ir.plans.whole import Grouped
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.form import (
+    COORDINATE,
     Form,
     GatheredOperand,
     OffsetsOperand,
@@ -37,9 +38,8 @@ from pitc.passes.regions.grouped_factors import Factors, factors_of
 from pitc.passes.regions.layout import coordinate_codes, index_in_packed
 from pitc.passes.regions.stored import Index
 
-AXES, COORDINATE = "axes", "coordinate"
-"""Attributes of a form: the dimensions of the table that are groups, terms and columns; and which
-coordinate the group is, where it is one."""
+AXES = "axes"
+"""Attribute of a form: the dimensions of the table that are groups, terms and columns."""
 
 
 def is_grouped(site: PackCandidate) -> bool:

@@ -22,7 +22,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.nodes import first_output
 from pitc.ir.plans.ops import Attention
-from pitc.ir.plans.whole import Grouped, OuterProducts
+from pitc.ir.plans.whole import AddRows, Grouped, OuterProducts
 from pitc.ir.work import EXAMPLE_SIZE, contracts
 from pitc.passes.regions.demand import Demand, packed_by
 from pitc.passes.regions.domain import Domain
@@ -206,7 +206,9 @@ def _row_flops(graph: Graph, form: Form, size: int = EXAMPLE_SIZE) -> int:
     """
     out = form.packings[0]
     if form.saves is Saves.TERMS:
-        return 2 * estimated_size(graph[out.name].shape or (), size)
+        rows = isinstance(form.plan, AddRows) and form.plan.sized
+        points = out.layout.rest_shape if rows else graph[out.name].shape or ()
+        return 2 * estimated_size(points, size)
     flops = _flops_of_row(graph, form, size)
     if not out.domain.lives_everywhere:
         return flops

@@ -24,6 +24,7 @@ from pitc.ir.nodes import attribute, first_input, first_output
 from pitc.ir.plans.whole import AddRows, OuterProducts
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import EVERYWHERE, Region
+from pitc.ir.sizes import sizes_known
 from pitc.passes.facts.finite import finite_if
 from pitc.passes.regions.contraction import (
     Kind,
@@ -37,8 +38,10 @@ from pitc.passes.regions.contraction import (
 )
 from pitc.passes.regions.domain import Domain, all_live, covering, domain_of
 from pitc.passes.regions.form import (
+    COORDINATE,
     ConstantOperand,
     Form,
+    OffsetsOperand,
     Operand,
     PackCandidate,
     PackedOperand,
@@ -197,13 +200,53 @@ def sum_of_live_rows(site: PackCandidate) -> Form | Refusal:
     for packing in site.context.rows(site.input(0)):
         coords = to_iteration(packing.coords, read)
         rest = to_iteration(wide(packing.layout.rest), read)
-        if coords is None or rest is None or not _are_all_summed(expr, coords):
+        kept = tuple(c for c in coords or () if c.dim < len(expr.shape))
+        summed = tuple(c for c in coords or () if c not in kept)
+        if coords is None or rest is None or not _are_all_summed(expr, summed or coords):
             continue
         proof = covering(packing.domain, packing.coords, zero_facts(graph, packing.name))
         if proof is None:
             return site.refuse(Code.NO_FACT, "the operand is not 0 at dead points", packing.name)
+        if kept:
+            return _added(site, packing, (kept, coords.index(kept[0])), rest, proof)
         return _summed(site, packing, rest, proof)
     return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is not summed over")
+
+
+def _added(
+    site: PackCandidate,
+    packing: Packing,
+    kept: tuple[Coords, int],
+    rest: Sequence[Digit],
+    proof: Region,
+) -> Form | Refusal:
+    """Rows that are added to those that one coordinate numbers: what experts give to a token.
+
+    y[t, :] = sum over e of a[e, t, :]      live (e, t)  ->  row of (e, t) added to row t of zeros
+    """
+    (coords, number), expr, graph = kept, site.expr, site.context.graph
+    every = [Digit(a, ONE, e) for a, e in enumerate(expr.shape) if e != ONE]
+    sizes = static_shape(packing.layout.rest_shape)
+    if [*coords, *rest] != every or len(coords) != 1 or sizes is None or not rest:
+        return site.refuse(Code.LAYOUT, "the dimensions of the sum are not those of rows")
+    layout = layout_of(expr.shape, coords)
+    if graph.target.kind != "cpu" or graph[site.out.name].dtype != np.float32 or layout is None:
+        return site.refuse(Code.NO_LOWERING, "rows are added in float32, on CPUs")
+    if layout.dim_codes() != ("c0", *["r"] * (len(expr.shape) - 1)):
+        return site.refuse(Code.LAYOUT, "rows of the sum are not its first dimension")
+    if not sizes_known(graph, (coords[0].extent,)):
+        return site.refuse(Code.DYNAMIC_DIM, f"no input has the size {coords[0].extent}")
+    out = Packing(site.out.name, all_live((coords[0].extent,)), coords, layout, EVERYWHERE)
+    operands = OffsetsOperand(packing.domain, "coords"), packing.operand((prod(sizes),))
+    return Form(
+        (out,),
+        operands,
+        "EPContext",
+        {COORDINATE: number},
+        plan=AddRows(sized=True),
+        rests_on=(proof,),
+        terms=packing.domain,
+    )
 
 
 def _summed(

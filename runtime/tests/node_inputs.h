@@ -302,12 +302,13 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     return inputs;
   }
   if (auto* add = std::get_if<AddRowsPlan>(&plan.body)) {
-    const int64_t t = domain.Count();
-    std::vector<int64_t> places(static_cast<size_t>(t));
-    for (int64_t& place : places) place = random.Below(2 * add->n) - add->n;
+    const int64_t t = domain.Count(), n = add->n.value_or(1 + random.Below(50));
+    std::vector<int64_t> places(static_cast<size_t>(t)), size{n};
+    for (int64_t& place : places) place = random.Below(2 * n) - n;
     std::vector<OrtValue> inputs;
     inputs.push_back(OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, {t, 1}, places));
     inputs.push_back(RandomFloats(random, {t, 1 + random.Below(200)}));
+    if (add->sized) inputs.push_back(OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, {1}, size));
     return inputs;
   }
   if (auto* elementwise = std::get_if<ElementwisePlan>(&plan.body)) {

@@ -42,7 +42,9 @@ def test_products_of_experts_are_grouped(form: str, options: dict[str, Any]) -> 
     proto = experts(ExpertsConfig(form, **WIDE, **options), np.random.default_rng(0))
     counts = (1, 7, 50) if "labels" in form else (0, 1, 7, 50)  # an Einsum of none ends the process
     made = lower_and_compare(proto, tokens(*counts, hidden=96))
-    moves = ("detect", "pack", "unpack")
+    moves = ("detect", "pack", "unpack", "add_rows")
+    summed = [p["op"] for p in plans(made)].count("add_rows")
+    assert summed == (form == "all_experts"), "what experts give is added to their tokens"
     assert [p["op"] for p in plans(made) if p["op"] not in moves] == ["grouped", "grouped"]
     found = {r.rule for r in made.report.nodes if r.lowering == "grouped"}
     assert found == {"grouped product"}

@@ -134,17 +134,24 @@ def test_a_query_that_sees_no_key(load: Callable[..., Run], no_pairs: str) -> No
             assert np.isnan(x[:3]).all() and np.isfinite(x[3:]).all()
 
 
-def test_rows_are_added(load: Callable[..., Run]) -> None:
-    plan = Plan("add_rows", (("n", 7),))
+@pytest.mark.parametrize("sized", [False, True])
+def test_rows_are_added(load: Callable[..., Run], sized: bool) -> None:
+    plan = Plan("add_rows", (("sized", 1),) if sized else (("n", 7), ("sized", 0)))
     inputs: list[Value] = [("i", TensorProto.INT64, [None, 1]), ("x", FLOAT, [None, None])]
-    run = load(
-        make_model([pit_node("a", plan, ["i", "x"], ["y"])], inputs, [("y", FLOAT, [7, None])])
-    )
-    rng = np.random.default_rng(0)
+    inputs += [("n", TensorProto.INT64, [1])] if sized else []
+    names = [name for name, *_ in inputs]
+    run = load(make_model([pit_node("a", plan, names, ["y"])], inputs, [("y", FLOAT, [None] * 2)]))
+    rng, seven = np.random.default_rng(0), {"n": np.array([7])} if sized else {}
     for count, width in ((0, 3), (1, 1), (300, 1), (5, 0), (40, 65), (2000, 130)):
         i, x = rng.integers(-7, 7, (count, 1)), rng.integers(-9, 9, (count, width))
         want = np.zeros((7, width))
         np.add.at(want, i[:, 0], x)
-        assert np.array_equal(run(i=i, x=x.astype(np.float32))[0], want)
+        assert np.array_equal(run(i=i, x=x.astype(np.float32), **seven)[0], want)
     with pytest.raises(Exception, match="expected indices from -7 to 6, got 7 at 1"):
-        run(i=np.array([[0], [7]]), x=np.zeros((2, 3), np.float32))
+        run(i=np.array([[0], [7]]), x=np.zeros((2, 3), np.float32), **seven)
+    if sized:
+        none = {"i": np.zeros((0, 1), np.int64), "x": np.zeros((0, 3), np.float32)}
+        assert run(**none, n=np.array([0]))[0].shape == (0, 3)
+        for wrong in (-1, 1 << 60):
+            with pytest.raises(Exception, match=f"expected a size from 0 to .*, got {wrong}"):
+                run(**none, n=np.array([wrong]))

@@ -111,14 +111,20 @@ class Elementwise(KernelPlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddRows(Plan):
-    """Updates added to the rows of zeros `[n, columns]` that indices name, in their order.
+    """Updates added to rows of zeros `[n, columns]` that indices name, in their order.
 
     Args:
-        n: Rows of the result.
+        n: Rows of the result; None: as many as `size` says when the node runs.
+        sized: There is a `size`.
     """
 
     op = "add_rows"
     machines = ("cpu",)
-    all_operands = (Operand("indices", INT64), Operand("updates", FLOAT32))
+    all_operands = (
+        Operand("indices", INT64),
+        Operand("updates", FLOAT32),
+        Operand("size", INT64, ("sized",)),
+    )
 
-    n: Annotated[int, EXTENT]
+    n: Annotated[int | None, EXTENT] = None
+    sized: Annotated[bool, Flag()] = False

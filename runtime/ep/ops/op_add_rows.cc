@@ -4,6 +4,7 @@
 // updates, so results have the same bits on any number of threads.
 #include <algorithm>
 
+#include "base/index.h"
 #include "base/split.h"
 #include "ops/operation.h"
 
@@ -25,9 +26,10 @@ class AddRows final : public Operation {
     const AddRowsPlan::Inputs in = plan_.Places();
     const Tensor updates = run.FloatInput(in.updates, "updates", 2, 2);
     const int64_t count = updates.shape.dims[0], width = updates.shape.dims[1];
-    const int64_t* const indices = Checked(run.Input(in.indices, "indices"), count, scratch);
-    const int64_t all = Product({plan_.n, width}, "the output");
-    auto* const out = static_cast<float*>(run.Output(0, {plan_.n, width}, sizeof(float), scratch));
+    const int64_t n = plan_.n.value_or(plan_.sized ? Size(run.Input(in.size, "size")) : 0);
+    const int64_t* const indices = Checked(run.Input(in.indices, "indices"), count, n, scratch);
+    const int64_t all = Product({n, width}, "the output");
+    auto* const out = static_cast<float*>(run.Output(0, {n, width}, sizeof(float), scratch));
     if (all == 0) return;
     const Blocks cleared = EvenBlocks(all, kClearedBytes / int64_t{sizeof(float)}, kStripe);
     run.Each(cleared.Count(), cleared.Count() > 1, [&](int64_t block) {
@@ -47,8 +49,18 @@ class AddRows final : public Operation {
   }
 
  private:
+  static int64_t Size(const Tensor& size) {
+    const bool is_one =
+        size.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 && size.shape.Elements() == 1;
+    Expect(is_one, size, "as int64 [1]");
+    const int64_t n = *static_cast<const int64_t*>(size.data);
+    if (n < 0 || n > kMostElements) Fail("expected a size from 0 to ", kMostElements, ", got ", n);
+    return n;
+  }
+
   // Indices from 0 on: those from the end are below 0.
-  const int64_t* Checked(const Tensor& indices, int64_t count, Arena::Scope& scratch) const {
+  static const int64_t* Checked(const Tensor& indices, int64_t count, int64_t n,
+                                Arena::Scope& scratch) {
     const int rank = indices.shape.rank;
     const bool is_list = rank >= 1 && indices.shape.dims[0] == count &&
                          indices.shape.Elements(1, rank) == 1 &&
@@ -57,9 +69,9 @@ class AddRows final : public Operation {
     auto* const found = scratch.Array<int64_t>(count);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t index = static_cast<const int64_t*>(indices.data)[i];
-      found[i] = index < 0 ? index + plan_.n : index;
-      if (found[i] < 0 || found[i] >= plan_.n)
-        Fail("expected indices from ", -plan_.n, " to ", plan_.n - 1, ", got ", index, " at ", i);
+      found[i] = index < 0 ? index + n : index;
+      if (found[i] < 0 || found[i] >= n)
+        Fail("expected indices from ", -n, " to ", n - 1, ", got ", index, " at ", i);
     }
     return found;
   }
