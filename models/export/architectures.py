@@ -141,6 +141,46 @@ def _mixtral(experts: str) -> Callable[[str], Any]:
     return make
 
 
+def _qwen3_moe(attention: str) -> Any:
+    config = hf.Qwen3MoeConfig(
+        intermediate_size=48,
+        moe_intermediate_size=24,
+        num_key_value_heads=2,
+        num_experts=4,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        head_dim=8,
+        initializer_range=0.3,
+        use_cache=False,
+        **WORDS,
+        **SMALL,
+    )
+    return hf.Qwen3MoeModel(with_attention(config, attention))
+
+
+def _deepseek_v3(attention: str) -> Any:
+    config = hf.DeepseekV3Config(
+        intermediate_size=48,
+        moe_intermediate_size=24,
+        num_key_value_heads=4,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        n_group=2,
+        topk_group=1,
+        first_k_dense_replace=1,
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=8,
+        v_head_dim=8,
+        initializer_range=0.3,
+        use_cache=False,
+        **WORDS,
+        **SMALL,
+    )
+    return hf.DeepseekV3Model(with_attention(config, attention))
+
+
 def _longformer(attention: str) -> Any:
     config = hf.LongformerConfig(
         vocab_size=100,
@@ -277,6 +317,9 @@ MODELS: dict[str, Export] = {
     "switch": Export(_switch, ("eager",), exporters=(TRACED,)),
     "mixtral": Export(_mixtral("eager"), ("sdpa",), exporters=(TRACED,)),
     "mixtral-batched": Export(_mixtral("batched_mm"), ("eager",)),
+    # with their default form of experts, which `pitc.from_torch` replaces
+    "qwen3-moe": Export(_qwen3_moe, ("sdpa",), exporters=(DYNAMO,)),
+    "deepseek-v3": Export(_deepseek_v3, ("sdpa",), exporters=(DYNAMO,)),
     "opt": Export(_opt),
     "gpt2": Export(_gpt2),
     "llama": Export(_llama, ("sdpa",)),

@@ -1,7 +1,7 @@
 """What becomes of the zeros of a value further down the graph: one walk from the outputs.
 
     r = relu(x)   t = transpose(r)   y = t @ w       zeros of r and of t arrive at a contraction
-    m = cast(b)   s = m * 0.5        z = h * s       b, m and s are multiplied by h
+    m = cast(b)   s = m * g          z = h * s       b, m, g and s are multiplied by h
 
 A search per value would take time with the square of the nodes.
 """
@@ -104,7 +104,7 @@ def is_factor(graph: Graph, name: str) -> bool:
 
 def _note_multiplied(graph: Graph, node: ir.Node, outputs: list[str], name: str) -> None:
     found = [*graph[name].multiplied, *_other_factor(graph, node, outputs, name)]
-    passes = operator_of(node).converts or _is_scaled(graph, node, name)
+    passes = operator_of(node).converts or _is_product(node)
     for output in outputs:
         expr = graph[output].expr
         if expr is not None and (passes or expr.combine is Combine.MOVE):
@@ -128,12 +128,10 @@ def _other_factor(graph: Graph, node: ir.Node, outputs: list[str], name: str) ->
         yield other
 
 
-def _is_scaled(graph: Graph, node: ir.Node, name: str) -> bool:
-    """A product of the value and a constant number."""
-    if not operator_of(node).multiplies:
-        return False
-    others = [x.name or "" for x in node.inputs if x is not None and x.name != name]
-    return len(others) == 1 and graph.splat(others[0]) is not None
+def _is_product(node: ir.Node) -> bool:
+    """A product element by element: it is 0 where a factor is, and so what it multiplies."""
+    operator = operator_of(node)
+    return operator.multiplies and operator.function is not None
 
 
 def _is_function(graph: Graph, name: str, of: str) -> bool:

@@ -232,7 +232,7 @@ def _added(
     layout = layout_of(expr.shape, coords)
     if graph.target.kind != "cpu" or graph[site.out.name].dtype != np.float32 or layout is None:
         return site.refuse(Code.NO_LOWERING, "rows are added in float32, on CPUs")
-    if layout.dim_codes() != ("c0", *["r"] * (len(expr.shape) - 1)):
+    if not layout.in_order:
         return site.refuse(Code.LAYOUT, "rows of the sum are not its first dimension")
     if not sizes_known(graph, (coords[0].extent,)):
         return site.refuse(Code.DYNAMIC_DIM, f"no input has the size {coords[0].extent}")

@@ -151,11 +151,8 @@ def test_a_body_runs_packed() -> None:
     assert lowerings(lowered, "MatMul") == ["packed"] * 3
     assert inside(ir.to_proto(lowered.model))["MatMul"] == 0
     assert audited(proto) == []
-    assert {k.symbol.split("_k")[0] for k in lowered.kernels} == {
-        "gather_gemm",
-        "pack_b4",
-        "unpack_b4",
-    }
+    # nothing comes back: what is summed over tokens is added to the rows of their sequences
+    assert {k.symbol.split("_k")[0] for k in lowered.kernels} == {"gather_gemm", "pack_b4"}
 
 
 def _infinite(g: GraphBuilder) -> None:

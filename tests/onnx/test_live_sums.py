@@ -77,16 +77,27 @@ def test_rows_of_several_dimensions_are_joined() -> None:
     compare(body, "float[4, 16] db")
 
 
+@pytest.mark.parametrize("keep", [0, 1])
+@pytest.mark.parametrize(("axis", "kept"), [("batch", "s"), ("line", "b")])
+def test_rows_are_added_to_those_of_one_coordinate(axis: str, kept: str, keep: int) -> None:
+    """Sums over a batch, and over the tokens of each sequence (a mean of tokens)."""
+    one = ("1, " * keep, "") if axis == "batch" else ("", ", 1" * keep)
+    body = f"line = Constant <value_ints = [1]> () db = ReduceSum <keepdims = {keep}> (h, {axis})"
+    outputs = f"float[{one[0]}{kept}{one[1]}, 64] db"
+    packed, found = chosen(body, outputs)
+    assert {"h", "db"} <= packed and set(found.demand.exits) == {"db"}
+    compare(body, outputs)
+
+
 @pytest.mark.parametrize(
     ("body", "outputs"),
     [
         ("db = ReduceMean <keepdims = 0> (h, tokens)", "float[64] db"),
         ("db = ReduceMax <keepdims = 0> (h, tokens)", "float[64] db"),
-        ("db = ReduceSum <keepdims = 0> (h, batch)", "float[s, 64] db"),
         ("e = Exp (h) db = ReduceSum <keepdims = 0> (e, tokens)", "float[64] db"),
         ("db = ReduceSumSquare <keepdims = 0> (h, tokens)", "float[64] db"),
     ],
-    ids=["mean", "largest", "one axis", "rows of 1", "squares"],
+    ids=["mean", "largest", "rows of 1", "squares"],
 )
 def test_other_reductions_take_whole_values(body: str, outputs: str) -> None:
     assert "db" not in chosen(body, outputs)[0]
