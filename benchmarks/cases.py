@@ -10,7 +10,7 @@ from benchmarks.attention_cases import (
     TimedAttention,
     shorter,
 )
-from benchmarks.experts_cases import EXPERTS_CASES, ExpertsCase
+from benchmarks.experts_cases import EXPERTS_CASES, ExpertsCase, MixtralCase
 from benchmarks.sparse_cases import (
     BLOCK_CASES,
     GRADIENT_CASES,
@@ -236,7 +236,8 @@ class FootprintCase:
 
 
 PaddedCase = EncoderCase | CachedCase | TextCase
-TimedCase = PaddedCase | TrainingCase | MlpStepCase | SparseCase | TimedAttention | ExpertsCase
+TimedExperts = ExpertsCase | MixtralCase
+TimedCase = PaddedCase | TrainingCase | MlpStepCase | SparseCase | TimedAttention | TimedExperts
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +320,11 @@ TRAINING = (
     ),
 )
 
+EXPERTS_THREADS = (
+    "experts-e8-512-1536-top2-256-looked-up",
+    "experts-e64-512-1024-top1-512-looked-up",
+    "experts-e64-512-1024-top1-8-looked-up",
+)
 TIMED_CASES: tuple[TimedCase, ...] = (
     TextCase("minilm-64", batch=64, batches=3),
     TextCase("minilm-64-bf16", batch=64, batches=3, precision="bf16"),
@@ -350,6 +356,7 @@ CASES: tuple[Case, ...] = (
     *(ThreadsCase(case) for case in TIMED_CASES if case.name in SECOND_THREAD),
     ThreadsCase(MASKED_128),
     *(ThreadsCase(case, 1.85) for case in ATTENTION_CASES if case.name in ATTENTION_THREADS),
+    *(ThreadsCase(case, 1.85) for case in EXPERTS_CASES if case.name in EXPERTS_THREADS),
     TallCase("transformer", padding="attention_mask"),
     *(TallCase(kind) for kind in TALL if kind != "transformer"),
     *MEMORY_CASES,

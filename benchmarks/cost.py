@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from benchmarks.cases import ModelConfig
 from models.experts import ExpertsConfig
+from models.mixtral import MixtralConfig
 
 #: Weights of fewer bytes may still be in the last cache when the next call reads them.
 LAST_CACHE = 32 << 20
@@ -83,3 +84,13 @@ def experts_cost(config: ExpertsConfig, rows: int, hit: int) -> Cost:
     weights = config.hidden * config.ffn * (3 if config.gated else 2)
     cold = 4 * weights * config.experts > LAST_CACHE
     return Cost(2 * rows * weights, 4 * weights * hit * cold)
+
+
+def mixtral_cost(config: MixtralConfig, lengths: Iterable[int]) -> Cost:
+    """A decoder with experts, over sequences of these lengths; a query reads half of the keys."""
+    sizes = list(lengths)
+    attention = sum(8 * n * config.hidden**2 + 2 * n * n * config.hidden for n in sizes)
+    rows, all_of_them = sum(sizes) * config.experts.top, config.experts.experts
+    of_experts = experts_cost(config.experts, rows, all_of_them)
+    reading = of_experts.read_bytes + 4 * 4 * config.hidden**2
+    return Cost(config.layers * (attention + of_experts.flops), config.layers * reading)

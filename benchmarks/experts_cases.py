@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from benchmarks.attention_cases import NO_TARGETS, Targets
 from models.experts import ExpertsConfig
+from models.mixtral import MixtralConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,42 @@ class ExpertsCase:
         return f"experts-{sizes}-{self.tokens}-{c.form.replace('_', '-')}"
 
 
+@dataclass(frozen=True, slots=True)
+class MixtralCase:
+    """A decoder with experts in every layer, on one padded batch.
+
+    Args:
+        config: The decoder.
+        batch: Sequences.
+        length: Longest sequence; one sequence has this length.
+        mean: Mean length that the others are drawn to.
+        targets: Gains that are to be reached.
+        padding: The mask input that pitc is told about.
+        seed: Of weights, ids and lengths.
+    """
+
+    family: ClassVar[str] = "experts"
+
+    config: MixtralConfig
+    batch: int = 8
+    length: int = 128
+    mean: int = 40
+    targets: Targets = NO_TARGETS
+    padding: str = "attention_mask"
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name on the command line and of the result file."""
+        form = self.config.experts.form.replace("_", "-")
+        return f"mixtral-{self.config.layers}-{self.batch}x{self.length}-m{self.mean}-{form}"
+
+
 def _config(form: str, experts: int, hidden: int, ffn: int, top: int = 1) -> ExpertsConfig:
     return ExpertsConfig(form, experts, hidden, ffn, top, gated=top > 1)
 
 
-EXPERTS_CASES = tuple(
+_LAYERS = tuple(
     ExpertsCase(_config(form, *sizes), tokens, Targets(base, peer, limit=1.25))
     for form, sizes, tokens, base, peer in (
         ("all_experts", (8, 768, 3072), 512, 6, 1.05),
@@ -52,4 +84,8 @@ EXPERTS_CASES = tuple(
         ("loop", (8, 512, 1536, 2), 256, 1.05, 1.03),
         ("looked_up", (32, 512, 384, 4), 64, 9, 1),
     )
+)
+EXPERTS_CASES: tuple[ExpertsCase | MixtralCase, ...] = (
+    *_LAYERS,
+    MixtralCase(MixtralConfig(), targets=Targets(8, 2)),
 )

@@ -7,22 +7,36 @@ from typing import Any
 import numpy as np
 import onnx
 
-from benchmarks.experts_cases import ExpertsCase
+from benchmarks.experts_cases import ExpertsCase, MixtralCase
 from benchmarks.workload import Array, Feeds, Infer, Workload
-from models.experts import experts
+from models.experts import ExpertsConfig, experts
+from models.mixtral import mixtral
 
 Engine = Callable[[Workload], Infer]
 
 
+def build(case: ExpertsCase | MixtralCase, form: str) -> onnx.ModelProto:
+    """The case's model, its experts in some form."""
+    rng, config = np.random.default_rng(case.seed), case.config
+    if isinstance(config, ExpertsConfig):
+        return experts(replace(config, form=form), rng)
+    return mixtral(replace(config, experts=replace(config.experts, form=form)), rng)
+
+
+def form_of(case: ExpertsCase | MixtralCase) -> str:
+    """How the case's experts are written."""
+    config = case.config
+    return config.form if isinstance(config, ExpertsConfig) else config.experts.form
+
+
 def in_form(form: str, engine: Engine) -> Engine:
-    """An engine on the case's layer, written in another form."""
+    """An engine on the case's model, its experts in another form."""
 
     def make(workload: Workload) -> Infer:
         case = workload.case
-        assert isinstance(case, ExpertsCase)
-        model = experts(replace(case.config, form=form), np.random.default_rng(case.seed))
+        assert isinstance(case, ExpertsCase | MixtralCase)
         path = workload.model.with_name(f"{form}.onnx")
-        onnx.save(model, path)
+        onnx.save(build(case, form), path)
         return engine(replace(workload, model=path))
 
     return make
@@ -30,9 +44,17 @@ def in_form(form: str, engine: Engine) -> Engine:
 
 def is_other(form: str) -> Callable[[Workload], bool]:
     """True for cases of other forms."""
-    return lambda workload: (
-        isinstance(workload.case, ExpertsCase) and (workload.case.config.form != form)
-    )
+
+    def says(workload: Workload) -> bool:
+        case = workload.case
+        return isinstance(case, ExpertsCase | MixtralCase) and form_of(case) != form
+
+    return says
+
+
+def is_layer(workload: Workload) -> bool:
+    """True for a layer of experts alone."""
+    return isinstance(workload.case, ExpertsCase)
 
 
 def torch_grouped(workload: Workload) -> Infer:
@@ -44,7 +66,7 @@ def torch_grouped(workload: Workload) -> Infer:
     case = workload.case
     assert isinstance(case, ExpertsCase)
     config = case.config
-    model = experts(replace(config, form="looked_up"), np.random.default_rng(case.seed))
+    model = build(case, "looked_up")
     w = {
         x.name: torch.from_numpy(onnx.numpy_helper.to_array(x).copy())
         for x in model.graph.initializer

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.contenders import OURS
 from benchmarks.experts_cases import EXPERTS_CASES
-from benchmarks.report import RESULTS, SWEEPS, Verdict, verdicts
+from benchmarks.report import RESULTS, SWEEPS, Verdict, over_limit, verdicts
 from benchmarks.sessions import SOURCE
 
 ROOT = Path(__file__).parent.parent
@@ -185,8 +185,12 @@ def _main_experts(name: str) -> str:
 
 
 def _experts(result: dict[str, Any]) -> str:
-    """A layer of experts in words."""
+    """A layer of experts, or a model with such layers, in words."""
     case, config = result["case"], result["case"]["config"]
+    if "layers" in config:
+        sizes = f"{case['batch']} x {case['length']}, mean length {case['mean']}"
+        form = WRITTEN[config["experts"]["form"]]
+        return f"Mixtral-like, {config['layers']} layers, {sizes}: {form}"
     kind = "SwiGLU" if config["gated"] else "ReLU"
     sizes = f"{config['experts']} experts, {config['hidden']}-{config['ffn']}, {kind}"
     return f"{sizes}, top {config['top']}, {case['tokens']} tokens: {WRITTEN[config['form']]}"
@@ -202,8 +206,9 @@ def experts_block(folder: Path = RESULTS / "experts") -> str:
         "|---|---|---|---|---|",
     ]
     for result in found:
-        base, best, limit = verdicts(result)
-        cells = [_gains([base]), f"{_gains([best])} {best.over}", _gains([limit])]
+        base, best, *limit = verdicts(result)
+        over = _gains(limit) if limit else f"{over_limit(result) or 0:.2f}"
+        cells = [_gains([base]), f"{_gains([best])} {best.over}", over]
         lines.append(f"| {_experts(result)} | {_milliseconds(result)} | {' | '.join(cells)} |")
     machines = {_machine(r): r["machine"]["date"] for r in found}
     peers = {c["name"] for r in found for c in r["contenders"] if c["ms"] is not None}

@@ -27,8 +27,16 @@ from benchmarks.cases import (
     TimedCase,
     TrainingCase,
 )
-from benchmarks.cost import Cost, blocks_cost, experts_cost, flops, layers_cost, weight_bytes
-from benchmarks.experts_cases import ExpertsCase
+from benchmarks.cost import (
+    Cost,
+    blocks_cost,
+    experts_cost,
+    flops,
+    layers_cost,
+    mixtral_cost,
+    weight_bytes,
+)
+from benchmarks.experts_cases import ExpertsCase, MixtralCase
 from benchmarks.sparse_cases import (
     BlocksCase,
     GradientCase,
@@ -42,6 +50,7 @@ from models.bert import BertConfig, bert
 from models.cnn import cnn, draw_gates
 from models.experts import experts
 from models.half import half
+from models.mixtral import mixtral
 from models.opt import OptConfig, cache_shape, opt, opt_ffn
 from models.sparsity import block_mask
 from models.t5 import T5Config, hidden_states, t5_encoder, t5_ffn
@@ -139,7 +148,7 @@ class Shared:
     engines: dict[Callable[..., Infer], Infer] = field(default_factory=dict)
 
 
-def bert_batch(case: EncoderCase | TrainingCase, rng: np.random.Generator) -> Feeds:
+def bert_batch(case: EncoderCase | TrainingCase | MixtralCase, rng: np.random.Generator) -> Feeds:
     """One batch of random ids; padding holds id 0."""
     lengths = draw_lengths(rng, case.batch, case.length, case.mean)
     mask = np.arange(case.length)[None] < np.array(lengths)[:, None]
@@ -322,6 +331,15 @@ def _experts(case: ExpertsCase, path: Path) -> Workload:
     return Workload(path, ({"x": x},), None, counts, dense, useful, case=case)
 
 
+def _mixtral(case: MixtralCase, path: Path, batch: Feeds) -> Workload:
+    """All weights are read once; experts are those of live tokens."""
+    lengths, places = batch[MASK].sum(1), [case.length] * case.batch
+    counts = {"tokens": int(lengths.sum()), "places": sum(places)}
+    counts["live_share"] = counts["tokens"] / counts["places"]
+    dense, useful = (mixtral_cost(case.config, sizes) for sizes in (places, lengths.tolist()))
+    return Workload(path, (batch,), case.padding, counts, dense, useful, case=case)
+
+
 def _pruned(case: TrainingCase, model: Path, rng: np.random.Generator) -> Feeds:
     """Masks of the weights that have some."""
     graph = onnx.load(model, load_external_data=False).graph
@@ -381,6 +399,10 @@ def make_workload(case: TimedCase, folder: Path) -> Workload:
     if isinstance(case, ExpertsCase):
         onnx.save(experts(case.config, np.random.default_rng(case.seed)), path)
         return _experts(case, path)
+    if isinstance(case, MixtralCase):
+        rng = np.random.default_rng(case.seed)
+        onnx.save(mixtral(case.config, rng), path)
+        return _mixtral(case, path, bert_batch(case, rng))
     if isinstance(case, TextCase):
         model = minilm.load(case.layers)
         onnx.save(model.graph(), path)

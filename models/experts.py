@@ -51,9 +51,26 @@ def experts(config: ExpertsConfig, rng: np.random.Generator) -> onnx.ModelProto:
     """
     g = GraphBuilder("experts", opset=config.opset)
     x = g.input("x", np.float32, ("tokens", config.hidden))
-    layer = _Layer(g, config, rng)
-    g.output((FORMS | OTHERS)[config.form](layer, x), "y", np.float32, ("tokens", config.hidden))
+    g.output(of_rows(g, config, rng, x), "y", np.float32, ("tokens", config.hidden))
     return g.model()
+
+
+def of_rows(
+    g: GraphBuilder, config: ExpertsConfig, rng: np.random.Generator, x: str, prefix: str = ""
+) -> str:
+    """Add a layer to a graph.
+
+    Args:
+        g: The graph.
+        config: Sizes and form.
+        rng: Source of the weights.
+        x: Rows [tokens, hidden].
+        prefix: Of the names of weights.
+
+    Returns:
+        Rows of the same shape.
+    """
+    return (FORMS | OTHERS)[config.form](_Layer(g, config, rng, prefix), x)
 
 
 def reference(model: onnx.ModelProto, config: ExpertsConfig, x: Array) -> Array:
@@ -88,8 +105,10 @@ def reference(model: onnx.ModelProto, config: ExpertsConfig, x: Array) -> Array:
 class _Layer:
     """Weights, router and activation, which all forms share."""
 
-    def __init__(self, g: GraphBuilder, config: ExpertsConfig, rng: np.random.Generator) -> None:
-        self.g, self.config = g, config
+    def __init__(
+        self, g: GraphBuilder, config: ExpertsConfig, rng: np.random.Generator, prefix: str = ""
+    ) -> None:
+        self.g, self.config, self.prefix = g, config, prefix
         e, d, f = config.experts, config.hidden, config.ffn
         self.wide = 2 * f if config.gated else f
         sizes: Mapping[str, tuple[int, ...]] = {
@@ -104,7 +123,11 @@ class _Layer:
 
     def weight(self, name: str) -> str:
         """A weight of all experts."""
-        return self.g.weight(name, self.arrays[name])
+        return self.named(name, self.arrays[name])
+
+    def named(self, name: str, array: Array) -> str:
+        """A constant of the layer."""
+        return self.g.weight(f"{self.prefix}{name}", array)
 
     def route(self, x: str) -> tuple[str, str]:
         """Gates of the best experts of each token, and their numbers, both [tokens, top]."""
@@ -169,7 +192,7 @@ def looked_up_left(layer: _Layer, x: str) -> str:
     vectors = g.op("Unsqueeze", ids, g.ints(-1))
 
     def product(rows: str, name: str) -> str:
-        turned = g.weight(f"{name}.turned", np.swapaxes(layer.arrays[name], 1, 2))
+        turned = layer.named(f"{name}.turned", np.swapaxes(layer.arrays[name], 1, 2))
         w = g.op("GatherND", turned, vectors)
         y = g.op("MatMul", w, g.op("Unsqueeze", rows, g.ints(-1)))
         return layer.biased(g.op("Squeeze", y, g.ints(-1)), name, ids)
@@ -238,9 +261,9 @@ def loop(layer: _Layer, x: str) -> str:
         rows = g.op("Squeeze", places, g.ints(1))
 
         def product(h: str, name: str, e: int = e) -> str:
-            h = g.op("MatMul", h, g.weight(f"{name}.{e}", layer.arrays[name][e]))
+            h = g.op("MatMul", h, layer.named(f"{name}.{e}", layer.arrays[name][e]))
             bias = layer.arrays.get(f"{name}.bias")
-            return h if bias is None else g.op("Add", h, g.weight(f"{name}.bias.{e}", bias[e]))
+            return h if bias is None else g.op("Add", h, layer.named(f"{name}.bias.{e}", bias[e]))
 
         h = product(layer.activate(product(g.op("Gather", x, rows, axis=0), "up")), "down")
         h = g.op("Mul", h, g.op("Unsqueeze", g.op("Gather", gate, rows, axis=0), g.ints(1)))
@@ -265,7 +288,7 @@ def operator(layer: _Layer, x: str) -> str:
                 np.stack(np.split(w, 2, axis=-1), axis=-1).reshape(w.shape) for w in (matrix, bias)
             )
         matrix = np.swapaxes(matrix, 1, 2)
-        return [g.weight(f"{name}.in turn", matrix), g.weight(f"{name}.bias in turn", bias)]
+        return [layer.named(f"{name}.in turn", matrix), layer.named(f"{name}.bias in turn", bias)]
 
     inputs = (x, logits, *operands("up", layer.wide), *operands("down", config.hidden))
     counts = {"k": config.top, "normalize_routing_weights": int(config.scaled)}
