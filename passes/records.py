@@ -10,6 +10,7 @@ from pitc.ir.emptiness import where_left_out
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import captures, first_output, input_names, node_name, output_names
 from pitc.ir.origin import line_of, module_of
+from pitc.ir.plans.whole import Grouped
 from pitc.ir.refusal import ALL_READ, Code, Refusal
 from pitc.ir.region import describe
 from pitc.ir.report import NodeRecord, RegionRecord
@@ -111,7 +112,11 @@ def _rewritten(record: NodeRecord, node: ir.Node, inside: str | None, log: Log) 
 
 
 def _rule(form: Form) -> str:
-    """By which rule a node runs packed; of attention, which keys a query sees as well."""
+    """By which rule a node runs packed; of attention, which keys a query sees as well; of a grouped
+    product, its matrices.
+    """
+    if isinstance(plan := form.plan, Grouped):
+        return f"{form.rule}: {plan.groups} matrices of {plan.k} x {plan.n}"
     hidden = [o.hidden for o in form.operands if isinstance(o, PairsOperand)]
     return f"{form.rule}: {seen_text(hidden[0])}" if hidden else form.rule
 

@@ -12,7 +12,7 @@ from pitc.ir.cuda_variants import dense_tiles, offers_of, tile_time
 from pitc.ir.gpu_speed import clocks_of
 from pitc.ir.plans.base import KernelPlan
 from pitc.ir.plans.ops import Attention, AttentionGrad, Contract
-from pitc.ir.plans.whole import OuterProducts
+from pitc.ir.plans.whole import Grouped, OuterProducts
 from pitc.ir.report import KernelRecord
 from pitc.ir.target import V4_BF16, Target, cpu_level_of, levels_of
 from pitc.ir.variants import ITEM_BYTES, VARIANTS
@@ -39,7 +39,7 @@ def kernels_of(plan: KernelPlan, target: Target, rows: int | None = None) -> Ker
         target: What it is compiled for.
         rows: Of the product, where they are known.
     """
-    if not isinstance(plan, Contract | Attention | AttentionGrad | OuterProducts):
+    if not isinstance(plan, Contract | Attention | AttentionGrad | Grouped | OuterProducts):
         return Kernels("simt" if target.kind == "cuda" else "cpu", KernelRecord(plan.op, ()))
     of_rows = tuple(
         f"{v.name} {v.micro_tile().k}x1"
@@ -53,10 +53,10 @@ def kernels_of(plan: KernelPlan, target: Target, rows: int | None = None) -> Ker
     if isinstance(plan, AttentionGrad) and target.kind == "cuda":
         tile = GradientTile(plan.d, plan.dv)
         return Kernels("simt", KernelRecord(plan.op, (f"simt{tile.m}x{tile.n}",)))
-    if target.kind == "cuda" and not isinstance(plan, AttentionGrad):
+    if target.kind == "cuda" and isinstance(plan, Contract | Attention):
         return _on_cuda(plan, target.machines, rows)
     levels, engine = [cpu_level_of(name) for name in target.machines], "cpu"
-    if not isinstance(plan, AttentionGrad) and plan.rounded:
+    if isinstance(plan, Contract | Attention) and plan.rounded:
         dense = isinstance(plan, Contract)
         levels = list(levels_of("bfloat16", levels, dense=dense))
         if V4_BF16 in levels:

@@ -21,7 +21,7 @@ LEAST = 0.01  # of the work: refusals that cost less are not told
 _QUOTED = re.compile(r"'[^']*'")
 _MEANING: Mapping[Way, str] = {
     "packed": "run on live rows only",
-    "sparse": "skip zeros or channels when the model runs",
+    "sparse": "skip zeros, channels or copies when the model runs",
     "dense": "run unchanged; no work to skip was found",
     "refused": "run unchanged, though work might be skipped",
 }

@@ -15,7 +15,7 @@ from pitc.report.text import plural, share
 #: How a node runs: a letter beside the colour, which does not tell alone, and what it means.
 KINDS = {
     "packed": ("P", "runs on live rows only"),
-    "sparse": ("S", "skips zeros or unread channels when the model runs"),
+    "sparse": ("S", "skips zeros, unread channels or copies when the model runs"),
     FOLDED: ("F", "runs inside another node"),
     "dense": ("–", "runs unchanged: no work to skip was found"),
     "refused": ("!", "runs unchanged, although work might be skipped"),

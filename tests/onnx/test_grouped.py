@@ -47,7 +47,9 @@ def test_products_of_experts_are_grouped(form: str, options: dict[str, Any]) -> 
     assert summed == (form == "all_experts"), "what experts give is added to their tokens"
     assert [p["op"] for p in plans(made) if p["op"] not in moves] == ["grouped", "grouped"]
     found = {r.rule for r in made.report.nodes if r.lowering == "grouped"}
-    assert found == {"grouped product"}
+    wide = 384 if options.get("gated") else 192
+    up, down = (f"grouped product: 8 matrices of {k} x {n}" for k, n in ((96, wide), (192, 96)))
+    assert found == {up, down}
     weights = {name.partition(".")[2] for name in made.model.graph.initializers if name[:1] in "ud"}
     assert weights <= {"panels", "turned.panels", "bias"}, "no matrix is copied"
 
