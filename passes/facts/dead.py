@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from math import inf, prod
 
+import onnx_ir as ir
+
 from pitc.ir.constant import (
     FINITE,
     HIDDEN,
@@ -73,7 +75,7 @@ from pitc.passes.facts.lists import find_lists
 from pitc.passes.facts.signs import sign_of
 from pitc.passes.facts.zero_signs import signed_zeros
 from pitc.passes.rules.constants import ignores
-from pitc.passes.rules.record import operator_of
+from pitc.passes.rules.record import PackRule, operator_of
 from pitc.passes.rules.signs import Sign
 
 Uses = dict[str, list[list[Region]]]  # per value, for each use the regions in which it is idle
@@ -274,22 +276,31 @@ def _chooses_infinity(view: NodeView, read: Read) -> bool:
     value that is only compared, or ordered: which is the largest is a place.
     """
     out = view.graph[view.out()]
-    if _becomes_no_float(view.graph, view.out()):
+    if _is_only_compared(view.graph, view.out()):
         return False
     if not operator_of(view).chooses or read.operand != 0 or out.guard_flag or out.guarded_softmax:
         return False
     return any(finite_if(view.graph, view.name(i)) != EVERYWHERE for i in (1, 2))
 
 
-def _becomes_no_float(graph: Graph, name: str) -> bool:
-    """True where all that is computed from a value, and read, are integers or bools."""
-    read = [
-        graph[made.name or ""].dtype
+def _is_only_compared(graph: Graph, name: str) -> bool:
+    """True where all that is computed from a value, and read, are bools, or places of the largest
+    ones: these are the same kind of numbers whatever is infinite. An integer that is converted from
+    infinity is none that a model expects.
+    """
+
+    def is_told(node: ir.Node, made: ir.Value) -> bool:
+        dtype = graph[made.name or ""].dtype
+        kinds = "bi" if operator_of(node).packs is PackRule.BEST_PLACES else "b"
+        return dtype is not None and dtype.kind in kinds
+
+    read = (
+        (node, made)
         for node in graph[name].uses
         for made in node.outputs
         if made.uses() or made.name in graph.outputs
-    ]
-    return name not in graph.outputs and all(d is not None and d.kind in "biu" for d in read)
+    )
+    return name not in graph.outputs and all(is_told(*pair) for pair in read)
 
 
 def _is_sum_of_two(view: NodeView, expr: TensorExpr) -> bool:

@@ -174,6 +174,12 @@ def int32(g: GraphBuilder) -> str:
     return g.op("MatMul", rows(g), look(g, weight(g, "w", E, K, N), dtype=np.int32))
 
 
+def of_all_rows(g: GraphBuilder) -> str:
+    """One index for all rows."""
+    w = g.op("Gather", weight(g, "w", E, K, N), g.input("one", np.int64, ()), axis=0)
+    return g.op("MatMul", rows(g, "t", K), w)
+
+
 def second_axis(g: GraphBuilder) -> str:
     """Groups are not the first dimension of the table, nor columns the last one."""
     w = look(g, weight(g, "w", N, E, K), axis=1)

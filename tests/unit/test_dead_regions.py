@@ -44,6 +44,10 @@ DEAD: dict[str, dict[str, list[str]]] = {
     # but where only places are computed from what is chosen
     f"{TEST} {T} {L} y = Where (c, l, t) a = ArgMax <axis = 2> (y) b = Cast <to = 1> (a)"
     " p = Where (flag, b, nought)": {"c": ["all d-1: flag[d0, d1, d-1] == 0"]},
+    f"{TEST} {T} {L} y = Where (c, l, t) a = Cast <to = 7> (y) b = Cast <to = 1> (a)"
+    " p = Where (flag, b, nought)": {"c": []},  # infinity is no integer
+    f"{TEST} {T} {L} y = Where (c, l, t) a = IsNaN (y) b = Cast <to = 1> (a)"
+    " p = Where (flag, b, nought)": {"c": [OFF]},
     f"{TEST} {T} {L} y = Where (c, l, t) a = ArgMax <axis = 2> (y) b = Cast <to = 1> (a)"
     " z = Add (b, y) p = Where (flag, z, nought)": {"c": []},
     # the flag of a NaN guard follows the guarded value
