@@ -334,8 +334,8 @@ def _experts(case: ExpertsCase, path: Path) -> Workload:
 def _mixtral(case: MixtralCase, path: Path, batch: Feeds) -> Workload:
     """All weights are read once; experts are those of live tokens."""
     lengths, places = batch[MASK].sum(1), [case.length] * case.batch
-    counts = {"tokens": int(lengths.sum()), "places": sum(places)}
-    counts["live_share"] = counts["tokens"] / counts["places"]
+    tokens = int(lengths.sum())
+    counts = {"tokens": tokens, "places": sum(places), "live_share": tokens / sum(places)}
     dense, useful = (mixtral_cost(case.config, sizes) for sizes in (places, lengths.tolist()))
     return Workload(path, (batch,), case.padding, counts, dense, useful, case=case)
 

@@ -506,8 +506,11 @@ def outer_products(
 def grouped(fields: dict[str, str], a: Array, group: Array, b: Array) -> tuple[Array]:
     count, k, n = (int(fields[name]) for name in ("groups", "k", "n"))
     t, j = group.shape
-    assert a.dtype == b.dtype == np.float32 and group.dtype == np.int64
+    assert a.dtype == np.float32 and group.dtype == np.int64
     assert a.ndim == 4 and a.shape[::3] == (t, k) and a.shape[1] in (1, j)
+    if fields.get("rounded"):  # pairs of rows stand side by side
+        pairs = b.astype(np.float32).reshape(len(b), b.shape[1], -1, 2)
+        b = pairs.transpose(0, 1, 3, 2).reshape(len(b), 2 * b.shape[1], -1)[:, :k]
     panels = b.reshape(count, -1, k, b.shape[-1])
     matrices = np.stack([unpack_panels(one, n) for one in panels]).astype(np.float64)
     return ((a @ matrices[group]).astype(np.float32),)

@@ -6,7 +6,16 @@ from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
-from pitc.ir.plans.base import ANY, OWN, ROUNDED, WEIGHT, KernelPlan, Plan, RoundingPlan
+from pitc.ir.plans.base import (
+    ANY,
+    OWN,
+    ROUNDED,
+    WEIGHT,
+    KernelPlan,
+    Plan,
+    RoundingPlan,
+    StoringPlan,
+)
 from pitc.ir.plans.ops import LIVE_COUNTS, Region, Step
 
 TYPES = {
@@ -27,8 +36,10 @@ def wrong_kernel(plan: Plan, symbols: Collection[str] | None) -> Iterator[str]:
 def type_of_operand(plan: Plan, name: str) -> ir.DataType | None:
     """The type that an operand must have; None where it may have any."""
     kind = plan.operands[name].type
-    if kind in (ROUNDED, WEIGHT) and isinstance(plan, RoundingPlan):
-        kind = plan.type_of(name) if kind == ROUNDED else plan.rounded or plan.dtype
+    if kind == ROUNDED and isinstance(plan, StoringPlan):
+        kind = plan.type_of(name)
+    elif kind == WEIGHT and isinstance(plan, RoundingPlan):
+        kind = plan.rounded or plan.dtype
     elif kind == OWN and isinstance(plan, KernelPlan):
         kind = plan.dtype
     return None if kind == ANY else TYPES[kind]

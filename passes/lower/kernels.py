@@ -79,7 +79,7 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
             return dense | listed
         case Grouped():
             product: Params = {"k": plan.k, "n": plan.n, "activation": "none", "residual": 0}
-            return {"dense": KernelRequest.of("gather_gemm", **product)}
+            return {"dense": KernelRequest.of("gather_gemm", plan.rounded or plan.dtype, **product)}
         case Elementwise():
             given: Params = {"kinds": ",".join(plan.kinds), "formula": plan.formula}
             return {"elementwise": KernelRequest.of(plan.op, plan.dtype, target.kind, **given)}

@@ -1,6 +1,6 @@
 """Weights as panels: the layout that kernels read them from."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,11 +26,13 @@ class Panels:
         made: Panels by what they are of: the weight's name, whether it is transposed, its sizes.
         rounded: Those of bfloat16.
         stacks: Of many matrices each, by the constant's name, its axes, and their extents.
+        rounded_stacks: Those of bfloat16.
     """
 
     made: dict[tuple[str, bool, int, int], ir.Value] = field(default_factory=dict)
     rounded: dict[tuple[str, bool, int, int], ir.Value] = field(default_factory=dict)
     stacks: dict[tuple[str, Axes, Axes], ir.Value] = field(default_factory=dict)
+    rounded_stacks: dict[tuple[str, Axes, Axes], ir.Value] = field(default_factory=dict)
 
     def add(self, other: "Panels") -> None:
         """Those of another graph, too."""
@@ -59,27 +61,34 @@ class Panels:
             )
         return self.made[key]
 
-    def stack(self, build: Builder, table: ir.Value, axes: Sequence[int]) -> ir.Value:
+    def stack(
+        self, build: Builder, table: ir.Value, axes: Sequence[int], *, rounded: bool = False
+    ) -> ir.Value:
         """The panels of many matrices, those of the first one in front.
 
         Args:
             build: Adds nodes.
             table: A constant of three dimensions.
             axes: Which of these counts matrices, which their rows, which their columns.
+            rounded: To bfloat16, in pairs of rows.
         """
         tensor = table.const_value  # by then it may be in the artifact
         assert tensor is not None
         sizes = [int(d) for d in tensor.shape.numpy()]
         groups, k, n = (sizes[d] for d in axes)
-        key = table.name or "", tuple(axes), (groups, k, n)
-        if key not in self.stacks:
-            shape = (groups * panel_count(n), k, PANEL_WIDTH)
-            make = partial(_stack, tensor, axes)
-            halves = isinstance(tensor, Widened)
-            self.stacks[key] = build.lazy_constant(
-                f"{key[0]}.panels", make, shape, tensor.dtype, halves=halves
+        key, count = (table.name or "", tuple(axes), (groups, k, n)), panel_count(n)
+        made = self.rounded_stacks if rounded else self.stacks
+        if key not in made:
+            pack = pair_panels if rounded else partial(pack_panels, dtype=tensor.dtype.numpy())
+            shape = (count, -(-k // 2), 2 * PANEL_WIDTH) if rounded else (count, k, PANEL_WIDTH)
+            made[key] = build.lazy_constant(
+                f"{key[0]}.{'bfloat16' if rounded else 'panels'}",
+                partial(_stack, tensor, axes, pack),
+                (groups * count, *shape[1:]),
+                ir.DataType.BFLOAT16 if rounded else tensor.dtype,
+                halves=isinstance(tensor, Widened) and not rounded,
             )
-        return self.stacks[key]
+        return made[key]
 
     def _rounded(self, build: Builder, weight: Matrix, key: tuple[str, bool, int, int]) -> ir.Value:
         if key not in self.rounded:
@@ -92,13 +101,13 @@ class Panels:
         return self.rounded[key]
 
 
-def _stack(tensor: ir.TensorProtocol, axes: Sequence[int]) -> Array:
+def _stack(tensor: ir.TensorProtocol, axes: Sequence[int], pack: Callable[[Array], Array]) -> Array:
     stack = tensor.numpy().transpose(axes)
-    groups, k, n = stack.shape
-    out = np.empty((groups, panel_count(n), k, PANEL_WIDTH), stack.dtype)
+    first = pack(stack[0])
+    out = np.empty((len(stack), *first.shape), first.dtype)  # concatenate would hold all twice
     for number, matrix in enumerate(stack):
-        out[number] = pack_panels(matrix, stack.dtype)
-    return out.reshape(-1, k, PANEL_WIDTH)
+        out[number] = pack(matrix)
+    return out.reshape(-1, *first.shape[1:])
 
 
 def _panels(weight: Matrix, tensor: ir.TensorProtocol) -> Array:
@@ -115,9 +124,9 @@ def _matrix(weight: Matrix, tensor: ir.TensorProtocol) -> Array:
     return w.reshape(weight.n, weight.k).T if weight.transposed else w.reshape(weight.k, weight.n)
 
 
-def stay_finite(weight: Matrix) -> bool:
+def stay_finite(weight: ir.Value) -> bool:
     """True where no finite number of a constant becomes infinite when it is rounded to bfloat16."""
-    tensor = weight.value.const_value
+    tensor = weight.const_value
     assert tensor is not None
     size = np.abs(tensor.numpy())
     return not ((size >= _TO_INFINITY) & (size < np.inf)).any()

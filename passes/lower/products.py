@@ -82,7 +82,7 @@ def contract(packed: Packed, product: Product, source: ir.Node, *, skips: bool) 
         skips: Zeros are skipped.
     """
     node, matrix, build = product.node, product.matrix, packed.build
-    rounded = packed.graph.target.rounds and matrix.constant and stay_finite(matrix)
+    rounded = packed.graph.target.rounds and matrix.constant and stay_finite(matrix.value)
     operands = {"a": product.a, "b": matrix.value}
     if matrix.constant:
         operands["b"] = packed.panels.value(build, matrix, rounded=rounded)

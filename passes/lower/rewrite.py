@@ -21,6 +21,7 @@ from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import detected_mask
 from pitc.passes.lower.packed import Packed
 from pitc.passes.lower.pair_lists import pair_lists, test_operands
+from pitc.passes.lower.panels import stay_finite
 from pitc.passes.lower.rows import all_rows, from_all_rows
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import (
@@ -426,7 +427,10 @@ class Rewriter:
         assert packing is not None
         a, group, table = (x for x in map(self.operand, form.operands) if x is not None)
         group = self.numbers(group, form)
-        b = self.to.panels.stack(self.build, table, form.attributes[AXES])
+        if self.graph.target.rounds and stay_finite(table):
+            plan = replace(plan, rounded="bfloat16")
+        rounded = plan.rounded is not None
+        b = self.to.panels.stack(self.build, table, form.attributes[AXES], rounded=rounded)
         rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
         shape = [self.detect(packing.domain).symbol, None, None, plan.n]
         outputs = [(f"{packing.name}.packed", ir.DataType.FLOAT, shape)]

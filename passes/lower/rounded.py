@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from pitc.ir.kernel import LONGEST_ROUNDED
-from pitc.ir.plans.base import Plan, RoundingPlan
+from pitc.ir.plans.base import Plan, StoringPlan
 from pitc.ir.plans.ops import Attention, Contract
 from pitc.passes.lower.packed import Packed, operands_of, packed_plan, set_plan
 from pitc.passes.lower.rows import is_outside, reads_sizes
@@ -89,7 +89,7 @@ class Readers:
         if node.op_type == "Reshape" and not node.domain and place == 0:
             self.values.append(node.outputs[0])
             return True
-        if not isinstance(plan, RoundingPlan) or not plan.rounded:
+        if not isinstance(plan, StoringPlan) or not plan.rounded:
             return False
         name = list(plan.operands)[place]
         if not _reads_words(plan, name):
@@ -108,13 +108,13 @@ class Readers:
 def _store(node: ir.Node, name: str) -> None:
     """Let a node store an operand, or its result, as it is rounded."""
     plan = packed_plan(node)
-    assert isinstance(plan, RoundingPlan)
+    assert isinstance(plan, StoringPlan)
     names = {*(plan.stored or ()), name}
     stored = tuple(x for x in (*plan.operands, "result") if x in names)
     set_plan(node, replace(plan, stored=stored), operands_of(node))
 
 
-def _reads_words(plan: RoundingPlan, name: str) -> bool:
+def _reads_words(plan: StoringPlan, name: str) -> bool:
     """True where an operand may be stored as it is rounded."""
     if isinstance(plan, Contract):
         return name == "a" and plan.k % 2 == 0 and not plan.input_relu

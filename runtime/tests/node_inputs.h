@@ -341,7 +341,10 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     inputs.push_back(RandomFloats(random, {t, random.Below(2) ? j : 1, m, grouped->k}));
     inputs.push_back(OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, {t, j}, groups));
     const int64_t panels = grouped->groups * PanelCount(grouped->n);
-    inputs.push_back(RandomFloats(random, {panels, grouped->k, kPanelWidth}));
+    inputs.push_back(grouped->rounded
+                         ? RandomPairs(random, grouped->k,
+                                       grouped->groups * PanelCount(grouped->n) * kPanelWidth)
+                         : RandomFloats(random, {panels, grouped->k, kPanelWidth}));
     return inputs;
   }
   if (auto* grad = std::get_if<AttentionGradPlan>(&plan.body)) {

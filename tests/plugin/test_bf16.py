@@ -217,6 +217,51 @@ def test_experts() -> None:
             assert error(found, wanted) < 9e-3
 
 
+NAMED = """<ir_version: 9, opset_import: ["": 18]>
+g (float[t, 1, 1, 97] x, int64[t, 2] ids) => (float[t, 2, 1, 64] y) {
+    m = Gather (w, ids) y = MatMul (x, m) }"""
+
+
+def named_matrices() -> tuple[onnx.ModelProto, Array]:
+    """Matrices that an index names, of an odd extent."""
+    w = (np.random.default_rng(6).normal(size=(5, 97, 64)) / 10).astype(np.float32)
+    proto = onnx.parser.parse_model(NAMED)
+    proto.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    return proto, w
+
+
+def grouped_of(compiled: pitc.CompiledModel) -> list[str | None]:
+    found = onnx.load(compiled.path / "model.onnx", load_external_data=False).graph
+    texts = [a.s.decode() for n in found.node for a in n.attribute if a.name == "ep_cache_context"]
+    return [p.get("rounded") for p in map(parse, texts) if p["op"] == "grouped"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_matrices_that_an_index_names(level: str) -> None:
+    proto, w = named_matrices()
+    compiled = pitc.compile(proto, precision="bf16", suggest=False)
+    assert grouped_of(compiled) == ["bfloat16"]
+    rng = np.random.default_rng(7)
+    for t in (0, 1, 40):
+        x = rng.normal(size=(t, 1, 1, 97)).astype(np.float32)
+        ids = rng.integers(-5, 5, (t, 2))
+        for threads in (1, 4):
+            session = at_level(compiled, level, threads)
+            found = np.asarray(session.run(None, {"x": x, "ids": ids})[0])
+            assert found.shape == (t, 2, 1, 64)
+            assert not t or 1e-5 < error(found, x @ w[ids]) < 6e-3
+
+
+def test_named_matrices_that_would_be_infinite_are_not_rounded() -> None:
+    proto, w = named_matrices()
+    w[3, 2, 1] = float.fromhex("0x1.ffp127")
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(w, "w"))
+    compiled = pitc.compile(proto, precision="bf16", suggest=False)
+    assert grouped_of(compiled) == [None]
+    feeds = {"x": np.ones((1, 1, 1, 97), np.float32), "ids": np.array([[3, 0]])}
+    assert np.isfinite(compiled.run(feeds)["y"]).all()
+
+
 def test_a_machine_without_the_units_says_so_once(
     compiled: pitc.CompiledModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -157,10 +157,19 @@ class RoundingPlan(KernelPlan):
 
     Args:
         rounded: What operands are rounded to. None: they are not.
-        stored: Which of them are stored so, and whether the result is. None: none.
     """
 
     rounded: Annotated[str | None, Word(("bfloat16",))] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoringPlan(RoundingPlan):
+    """One that may read and write what is rounded already.
+
+    Args:
+        stored: Which operands are stored so, and whether the result is. None: none.
+    """
+
     stored: tuple[str, ...] | None = None
 
     def type_of(self, name: str) -> str:

@@ -27,7 +27,7 @@ from pitc.ir.plans.base import (
     Limits,
     Operand,
     Plan,
-    RoundingPlan,
+    StoringPlan,
     WrongPlanError,
 )
 from pitc.ir.plans.kinds import (
@@ -104,7 +104,7 @@ _MOVED = ("gather", "scatter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contract(RoundingPlan):
+class Contract(StoringPlan):
     """C = activation(A @ B + bias) + residual, of rows that are listed, or all.
 
     Args:
@@ -244,7 +244,7 @@ def _formula(plan: "Attention | AttentionGrad") -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention(RoundingPlan):
+class Attention(StoringPlan):
     """Softmax over the live keys of each sequence, and the sum of values by it: kernel `attention`.
 
     Args:

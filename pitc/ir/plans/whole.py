@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from pitc.ir.formula import KINDS
-from pitc.ir.plans.base import ANY, FLOAT32, INT64, KernelPlan, Operand, Plan
+from pitc.ir.plans.base import ANY, FLOAT32, INT64, WEIGHT, KernelPlan, Operand, Plan, RoundingPlan
 from pitc.ir.plans.kinds import EXTENT, Flag, Listed, Name, Real, Whole, Word
 
 
@@ -28,7 +28,7 @@ class OuterProducts(KernelPlan):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grouped(KernelPlan):
+class Grouped(RoundingPlan):
     """C[t, j, m] = A[t, j, m] @ B[group[t, j]]: kernel `dense` for the rows of each group.
 
     A is `[T, J, M, K]`, or `[T, 1, M, K]` where all j share its rows. B has a matrix for each
@@ -42,7 +42,7 @@ class Grouped(KernelPlan):
 
     op = "grouped"
     machines = ("cpu",)
-    all_operands = (Operand("a"), Operand("group", INT64), Operand("b"))
+    all_operands = (Operand("a"), Operand("group", INT64), Operand("b", WEIGHT))
 
     groups: Annotated[int, EXTENT]
     k: Annotated[int, EXTENT]

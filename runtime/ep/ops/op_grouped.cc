@@ -38,16 +38,19 @@ class Grouped final : public Operation {
     const int64_t count = Numbered(Product({t, j, m}, "rows of the product"), "rows of c");
     Product({stored, plan_.k}, "a");
     Product({count, n}, "the product");
+    const bool rounded = plan_.rounded.has_value();
     const float* const b = ReadMatrices(run, in.b);
     auto* const c = static_cast<float*>(run.Output(0, {t, j, m, n}, sizeof(float), scratch));
     const GroupedRows rows = Sort(group, t * j, m, shared == j ? 1 : j, scratch);
     if (count == 0) return;
 
     const int64_t panels = PanelCount(n), width = kPanelWidth;
+    const int64_t terms = StepCount(plan_.k, rounded ? 2 : 1);  // or pairs of them
     const float* const bias = ReadBias(run, -1, {plan_.k, n, false}, panels * width, scratch);
     const int threads = run.ThreadsFor(GemmFlops(count, plan_.k, n));
     const auto split = [&](int64_t g) {
-      return SplitGemm(rows.first[g + 1] - rows.first[g], plan_.k, panels, width, threads);
+      const int64_t count = rows.first[g + 1] - rows.first[g];
+      return SplitGemm(count, terms, panels, width, threads, rounded);
     };
     auto* const tasks = scratch.Array<int64_t>(plan_.groups + 1);  // before each group
     tasks[0] = 0;
@@ -57,7 +60,7 @@ class Grouped final : public Operation {
       const GemmSplit::Part part = split(g).At(task - tasks[g]);
       KernelCall call;
       call.Floats(a.Floats(), {stored, plan_.k}).Int32s(rows.from, {count});
-      call.Floats(b + g * panels * plan_.k * width, {panels, plan_.k, width});
+      call.Floats(b + g * panels * terms * width, {panels, terms, width});
       call.Floats(bias, {panels * width}).Int32s(rows.to, {count}).Floats(c, {count, n});
       call.Int(rows.first[g] + part.row_begin).Int(rows.first[g] + part.row_end);
       call.Int(part.panel_begin).Int(part.panel_end).Run(kernel_);
@@ -65,11 +68,15 @@ class Grouped final : public Operation {
   }
 
  private:
+  // Floats, or words of two numbers of bfloat16.
   const float* ReadMatrices(const RunContext& run, int place) const {
-    const Tensor b = run.FloatInput(place, "b", 3, 3);
+    const Tensor b = run.Input(place, "b");
+    const bool rounded = plan_.rounded.has_value();
     const int64_t count = plan_.groups * PanelCount(plan_.n);
-    Expect(b.shape.dims[0] == count && b.shape.dims[1] == plan_.k && b.shape.dims[2] == kPanelWidth,
-           b, "as float32 [", count, ", ", plan_.k, ", ", kPanelWidth, "]");
+    const int64_t rows = StepCount(plan_.k, rounded ? 2 : 1), width = kPanelWidth * (1 + rounded);
+    ExpectNumbers(b, rounded ? Element::kBfloat16 : Element::kFloat32, 3, 3);
+    Expect(b.shape.dims[0] == count && b.shape.dims[1] == rows && b.shape.dims[2] == width, b,
+           rounded ? "as bfloat16 [" : "as float32 [", count, ", ", rows, ", ", width, "]");
     return b.Floats();
   }
 
