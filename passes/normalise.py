@@ -4,7 +4,7 @@ Masks need none: every dialect is found by evaluating it. Each rewrite is one sm
 it some models prove less, and nothing else changes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import onnx
 import onnx_ir as ir
@@ -22,7 +22,7 @@ from pitc.ir.unused import remove_unused
 from pitc.passes.control.branches import open_branches
 from pitc.passes.control.graft import substitute
 from pitc.passes.control.scopes import distinct_names
-from pitc.passes.expand import expand_fused
+from pitc.passes.expand import expand_experts, expand_fused
 from pitc.passes.expand.unroll import MAX_NODES, MAX_TRIPS, number_of_nodes, unroll
 from pitc.passes.exprs.derive import derive
 from pitc.passes.fold import fold_numbers
@@ -47,7 +47,7 @@ def normalise(model: ir.Model, target: Target = CPU) -> dict[str, int]:
     Returns:
         How often each rewrite applied, by name; those that did not are left out.
     """
-    rewrites = (r for r in REWRITES if r is not widen or target.widens)
+    rewrites = (r for r in REWRITES if WANTED.get(r, _always)(target))
     counts = {rewrite.__name__: rewrite(model) for rewrite in rewrites}
     return {name: n for name, n in counts.items() if n}
 
@@ -228,6 +228,7 @@ REWRITES: tuple[Rewrite, ...] = (
     lift_constants,
     widen,
     expand_fused,
+    expand_experts,
     fold_known_if,
     name_rests,
     fold_numbers,
@@ -237,3 +238,15 @@ REWRITES: tuple[Rewrite, ...] = (
     share_flags,
     remove_identities,
 )
+"""In order."""
+
+
+def _always(_: Target) -> bool:
+    return True
+
+
+WANTED: Mapping[Rewrite, Callable[[Target], bool]] = {
+    widen: lambda target: target.widens,
+    expand_experts: lambda target: target.kind == "cpu",
+}
+"""On which machines; the others on all."""

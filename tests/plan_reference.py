@@ -513,7 +513,8 @@ def grouped(fields: dict[str, str], a: Array, group: Array, b: Array) -> tuple[A
         b = pairs.transpose(0, 1, 3, 2).reshape(len(b), 2 * b.shape[1], -1)[:, :k]
     panels = b.reshape(count, -1, k, b.shape[-1])
     matrices = np.stack([unpack_panels(one, n) for one in panels]).astype(np.float64)
-    return ((a @ matrices[group]).astype(np.float32),)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return ((a @ matrices[group]).astype(np.float32),)
 
 
 def elementwise(fields: dict[str, str], *operands: Array) -> tuple[Array, ...]:

@@ -14,7 +14,7 @@ from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import ONE, ZERO, Atom, Poly, invert
 from pitc.ir.refusal import Refusal
 from pitc.ir.region import describe
-from pitc.passes.expand.expansion import EXPANSIONS
+from pitc.passes.expand.expansion import EXPANSIONS, ON_CPUS
 from pitc.passes.exprs.derive import derive
 from pitc.passes.regions.items import item_operands
 from pitc.passes.rules.assumes import Assumes
@@ -275,6 +275,8 @@ def _lowering(key: Key, view: NodeView, expr: TensorExpr) -> str:
         return ", ".join(("packed", *operator.kernels))
     if key in EXPANSIONS:
         return "in parts"
+    if key in ON_CPUS:
+        return "in parts on CPUs; packed, by item"
     if _packed(operator, expr):
         return "packed"
     return "ordinary" if isinstance(item_operands(view, expr), Refusal) else "packed, by item"

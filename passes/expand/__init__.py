@@ -4,6 +4,6 @@ lowered.
 `expansion.py` is the engine; the other files say what each operator consists of.
 """
 
-from pitc.passes.expand.expansion import expand_fused, restore_fused
+from pitc.passes.expand.expansion import expand_experts, expand_fused, restore_fused
 
-__all__ = ["expand_fused", "restore_fused"]
+__all__ = ["expand_experts", "expand_fused", "restore_fused"]

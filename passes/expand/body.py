@@ -189,9 +189,11 @@ class Body(NodeMaker):
         inputs, attributes = self.listed("Split", sizes, "split")
         return self._node("Split", [x, *inputs], {**attributes, "axis": axis}, parts=len(sizes))
 
-    def quantised(self, x: ir.Value) -> Sequence[ir.Value]:
-        """A value as 8 bits, their scale and their zero point."""
-        return self._node("DynamicQuantizeLinear", [x], {}, parts=3)
+    def parts(
+        self, count: int, op_type: str, *inputs: ir.Value | None, **attributes: Any
+    ) -> Sequence[ir.Value]:
+        """Add a node of several outputs; all of them."""
+        return self._node(op_type, inputs, attributes, parts=count)
 
     def positions(self, i: int, dim: int) -> ir.Value:
         """int64 numbers 0, 1, .. along a dimension of input i; equal sizes share them."""

@@ -21,6 +21,7 @@ from pitc.ir.since import Since
 from pitc.ir.unused import remove_unused
 from pitc.passes.expand.attention import fused_attention, multi_head_attention
 from pitc.passes.expand.body import Body, Shared
+from pitc.passes.expand.experts import mixture_of_experts
 from pitc.passes.expand.grouped import grouped_attention
 from pitc.passes.expand.losses import negative_log_likelihood, softmax_cross_entropy
 from pitc.passes.expand.product import (
@@ -64,6 +65,8 @@ EXPANSIONS: Mapping[tuple[str, str], Expand] = {
     (MICROSOFT, "SkipSimplifiedLayerNormalization"): skip_layer_norm,
     (MICROSOFT, "TransposeMatMul"): fused_matmul,
 }
+ON_CPUS: Mapping[tuple[str, str], Expand] = {(MICROSOFT, "MoE"): mixture_of_experts}
+"""Those whose parts have kernels on CPUs only."""
 OF_ANY_FLOAT = [("", "NegativeLogLikelihoodLoss"), ("", "SoftmaxCrossEntropyLoss")]
 """Their parts round as they do, and have constants of the operands' type."""
 WIDENED = "pitc.widened"  # key in `meta` of a model whose float16 is computed in float32
@@ -123,13 +126,17 @@ def expand_fused(model: ir.Model) -> int:
     return expand_nodes(model, found)
 
 
+def expand_experts(model: ir.Model) -> int:
+    """The same for those whose parts have kernels on CPUs only."""
+    return expand_nodes(model, [n for n in model.graph if key_of(n) in ON_CPUS])
+
+
 def expand_nodes(model: ir.Model, found: Sequence[ir.Node]) -> int:
     """Take apart those of some fused nodes whose operands are known well enough.
 
     Args:
         model: The model; it is changed in place.
-        found: Nodes of its main graph; of an operator that is not in `EXPANSIONS` the schema's body
-            counts.
+        found: Nodes of its main graph; of an operator that is in no table the schema's body counts.
 
     Returns:
         How many nodes.
@@ -144,7 +151,7 @@ def expand_nodes(model: ir.Model, found: Sequence[ir.Node]) -> int:
         body = Body(NodeView(graph, node), names, shared)
         known = dict(shared.values)
         try:
-            expand = EXPANSIONS.get(key_of(node), function_body)
+            expand = EXPANSIONS.get(key_of(node)) or ON_CPUS.get(key_of(node), function_body)
             if expand is not function_body and key_of(node) not in OF_ANY_FLOAT:
                 _check_type(body)
             results = expand(body)

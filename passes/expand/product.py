@@ -83,7 +83,7 @@ def dynamic_matmul(body: Body) -> list[ir.Value | None]:
 
     DynamicQuantizeMatMul(a, b, ..)  ->  MatMulIntegerToFloat(DynamicQuantizeLinear(a), b, ..)
     """
-    left = body.quantised(body.input(0))
+    left = body.parts(3, "DynamicQuantizeLinear", body.input(0))
     numbers = [body.optional(i) for i in (2, 3, 4)]
     operands = [left[0], body.input(1), left[1], numbers[0], left[2], numbers[1], numbers[2]]
     while operands[-1] is None:

@@ -192,10 +192,28 @@ def _has_positive(graph: Graph, name: str, axis: int, zeroed: Collection[str]) -
     view = NodeView(graph, node)
     if expr.combine is Combine.SOFTMAX:  # of no elements the sum is 0
         return expr.normal == (axis,) and nonneg(expr.shape[axis] - 1)
+    if expr.combine is Combine.MOVE:
+        line = _line_moved(view, expr, axis)
+        return line is not None and _has_positive(graph, view.name(0), line, zeroed)
     if (view.domain, view.op) != ("", "TopK") or not view.attr("largest", True):
         return False
     searched = axis in expr.ordered and bool(expr.shape[axis].as_int())
     return searched and _has_positive(graph, view.name(0), axis, zeroed)
+
+
+def _line_moved(view: NodeView, expr: TensorExpr, axis: int) -> int | None:
+    """The dimension of the first operand whose lines a movement gives along an axis, as they are or
+    turned around; None where they are not whole.
+    """
+    if _moved(view, expr) != [view.name(0)] or expr.moving_reads[0].operand:
+        return None
+    index, place = expr.moving_reads[0].index, dim_index(axis, expr.shape[axis])
+    along = [d for d, p in enumerate(index) if p is None or any(a.dim == axis for a in p.digits())]
+    if len(along) != 1:
+        return None
+    (d,) = along
+    whole = view.shape(0)[d] == expr.shape[axis]
+    return d if whole and index[d] in (place, expr.shape[axis] - 1 - place) else None
 
 
 def _is_root(operator: Operator, view: NodeView) -> bool:

@@ -17,13 +17,12 @@ from pitc.ir.engines import kernels_of
 from pitc.ir.gpu_speed import clock_table
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import ATTENTION_STORED, KernelRequest
-from pitc.ir.plans.base import KernelPlan, Plan
+from pitc.ir.plans.base import KernelPlan, Plan, Table
 from pitc.ir.plans.ops import (
     Attention,
     AttentionGrad,
     Contract,
     Move,
-    Table,
     Unpack,
 )
 from pitc.ir.plans.whole import Elementwise, Grouped, Norm, OuterProducts
@@ -79,7 +78,11 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
             return dense | listed
         case Grouped():
             product: Params = {"k": plan.k, "n": plan.n, "activation": "none", "residual": 0}
-            return {"dense": KernelRequest.of("gather_gemm", plan.rounded or plan.dtype, **product)}
+            lists = SPARSE_FAMILIES if plan.skips else ()
+            words: Params = {"left_words": 1} if plan.skips and plan.rounded else {}
+            kind = plan.rounded or plan.dtype
+            dense_of = {"dense": KernelRequest.of("gather_gemm", kind, **product, **words)}
+            return dense_of | {_role(f): KernelRequest.of(f, kind, **product) for f in lists}
         case Elementwise():
             given: Params = {"kinds": ",".join(plan.kinds), "formula": plan.formula}
             return {"elementwise": KernelRequest.of(plan.op, plan.dtype, target.kind, **given)}
@@ -168,7 +171,7 @@ def choose_kernels(packed: Packed) -> None:
         plan = packed_plan(node)
         if not isinstance(plan, KernelPlan):
             continue
-        if isinstance(plan, Contract):
+        if isinstance(plan, Contract | Grouped):
             plan = replace(plan, prices=_prices(packed, plan))
         kernels = kernels_for(plan, target)
         packed.kernels |= dict.fromkeys(kernels.values())
@@ -180,7 +183,7 @@ def choose_kernels(packed: Packed) -> None:
             packed.log.runs[packed.log.sources[node]] = kernels_of(plan, target, rows)
 
 
-def _prices(packed: Packed, plan: Contract) -> Table:
+def _prices(packed: Packed, plan: Contract | Grouped) -> Table:
     prices: Table = ()
     if plan.skips and packed.prices is not None:
         prices = packed.prices.table(plan.dtype)

@@ -5,11 +5,12 @@ checks are wanted.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
+from pitc.ir.plans.whole import Grouped
 from pitc.ir.prices import Prices
 from pitc.ir.region import Region
 from pitc.ir.unused import remove_unused
@@ -27,10 +28,11 @@ from pitc.passes.lower.moves import fuse_moves
 from pitc.passes.lower.norms import make_norms
 from pitc.passes.lower.operands import fuse_left_operands
 from pitc.passes.lower.order import place_early
-from pitc.passes.lower.packed import Packed, emit
+from pitc.passes.lower.packed import Packed, emit, operands_of, packed_plan, set_plan
 from pitc.passes.lower.place_rows import place_rows
 from pitc.passes.lower.products import contract, product_of
 from pitc.passes.lower.regions import merge_regions
+from pitc.passes.lower.reshapes import join_reshapes
 from pitc.passes.lower.rewrite import Rewriter
 from pitc.passes.lower.rounded import round_attention, store_rounded
 from pitc.passes.lower.rows import replace_sizes
@@ -106,6 +108,10 @@ def _make_contractions(low: Lowering) -> None:
     others = [n for n in low.graph.nodes if packed.graph.target.rounds and n.graph is not None]
     alone = (n for n in others if n not in low.regions.demand.forms)
     whole = dict.fromkeys((*low.unpacked, *alone))
+    for node in packed.nodes():
+        plan, source = packed_plan(node), packed.log.sources.get(node)
+        if isinstance(plan, Grouped) and source in low.regions.skips:
+            set_plan(node, replace(plan, skips=True), operands_of(node))
     for node, source in (*found, *((n, n) for n in whole)):
         skips = source in low.regions.skips
         product = product_of(packed.graph, node, source if skips else None)
@@ -134,6 +140,7 @@ STEPS = (
     Step("head splits", lambda low: fuse_head_splits(low.packed)),
     Step("rows", lambda low: place_rows(low.packed)),
     Step("bytes", lambda low: gather_bytes(low.packed, low.forms.gathers)),
+    Step("reshapes", lambda low: join_reshapes(low.packed)),
     Step("tidy", _tidy),
     Step("restore", _restore),
     Step("rounded attention", lambda low: round_attention(low.packed)),

@@ -39,6 +39,7 @@ from pitc.passes.regions.price import (
     nodes_upstream_of_contraction,
     priced_regions,
 )
+from pitc.passes.regions.sparse import sparse_rows
 
 
 @dataclass(slots=True)
@@ -122,6 +123,9 @@ def _find_forms(search: Search, ways: Iterable[Round], strata: Strata, out: Regi
 
 def _add_skips(search: Search, out: Regions, given_up: Mapping[str, Sequence[Region]]) -> None:
     """What leaves out zeros that it sees when it runs, beside the packed forms."""
+    for node, form in out.forms.items():
+        if (rows := sparse_rows(search.graph, node, form)) is not None:
+            out.skips[node] = rows
     channels = list[tuple[PackCandidate, ChannelSkip]]()
     for site in SKIPS.candidates(search):
         found = form_of(site, SKIPS.tried)

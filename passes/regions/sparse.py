@@ -19,11 +19,19 @@ from pitc.ir.expr import Read, TensorExpr, is_contraction
 from pitc.ir.graph import CHUNK, Graph, NodeView
 from pitc.ir.index import ZERO, Poly, dim_index
 from pitc.ir.nodes import is_plain_product, node_name
+from pitc.ir.plans.whole import Grouped
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, describe
 from pitc.passes.regions.channels import is_convolution
 from pitc.passes.regions.contraction import Kind, axis_kinds, factor_reads
-from pitc.passes.regions.form import PackCandidate, Skip, static_shape, zero_facts
+from pitc.passes.regions.form import (
+    Form,
+    PackCandidate,
+    Skip,
+    operand_names,
+    static_shape,
+    zero_facts,
+)
 from pitc.passes.regions.matrix import bias_row, has_bias, has_kernels, is_large, right_matrix
 
 
@@ -93,6 +101,19 @@ def _operand(view: NodeView, expr: TensorExpr, read: Read) -> SparseOperand | Re
         return _not_finite(graph, view, bad)
     where = tuple(dict.fromkeys(map(describe, _first(graph, facts))))
     return SparseOperand((view.node,), read.operand, name, where)
+
+
+def sparse_rows(graph: Graph, node: ir.Node, form: Form) -> SparseOperand | None:
+    """The rows of a grouped product, where they may hold zeros and a look at them may pay."""
+    if not isinstance(form.plan, Grouped):
+        return None
+    plan, (rows, _, table) = form.plan, form.operands
+    if plan.k * plan.n < graph.target.least_weight:
+        return None
+    if any(map(graph.exceptional, operand_names(table))):  # 0 times Inf is NaN
+        return None
+    found = (x for x in sparse_operands(graph, node) if isinstance(x, SparseOperand))
+    return next((x for x in found if x.name in operand_names(rows)), None)
 
 
 def _why_not_lowered(site: PackCandidate, operand: SparseOperand) -> tuple[Code, str] | None:

@@ -18,6 +18,7 @@ from pitc.measure.memory import peak_bytes
 from pitc.measure.profile import profiles
 from pitc.measure.trace import contractions, race_dense
 from pitc.measure.trace_channels import convolutions
+from pitc.measure.trace_groups import grouped_products
 from pitc.measure.trace_pairs import attentions
 from pitc.report.evidence import Evidence
 from pitc.report.write import write_report
@@ -106,6 +107,7 @@ def _measured(
                 contractions=contractions(chosen.products, dense.products),
                 convolutions=convolutions(chosen.channels),
                 attentions=attentions(chosen.pairs),
+                grouped=grouped_products(chosen.groups),
             )
         if options.report is not None:
             steps("profile")
@@ -153,11 +155,12 @@ def _show(result: Benchmark, known: Evidence, title: str, *, json: bool) -> None
             body["contractions"] = [asdict(c) for c in known.contractions]
             body["convolutions"] = [asdict(c) for c in known.convolutions]
             body["attentions"] = [asdict(a) for a in known.attentions]
+            body["grouped"] = [asdict(g) for g in known.grouped]
         print_json(body)
         return
     show_race.raced(result.race, title)
     if known.contractions is not None:
-        show.decided(known.contractions, known.convolutions, known.attentions)
+        show.decided(known)
 
 
 def _lengths(text: str | None) -> list[int]:

@@ -30,6 +30,7 @@ def explain_model(options: "Explain") -> None:
     from pitc.cli.plot import check_plot, draw_decisions
     from pitc.measure.trace import contractions
     from pitc.measure.trace_channels import convolutions
+    from pitc.measure.trace_groups import grouped_products
     from pitc.measure.trace_lines import Trace, read_lines
     from pitc.measure.trace_pairs import attentions
     from pitc.report.evidence import Evidence
@@ -57,6 +58,7 @@ def explain_model(options: "Explain") -> None:
     decisions = [d for d in lines.products if pattern is None or d.node in kept]
     gated = convolutions([d for d in lines.channels if pattern is None or d.node in kept])
     attended = attentions([d for d in lines.pairs if pattern is None or d.node in kept])
+    grouped = grouped_products([d for d in lines.groups if pattern is None or d.node in kept])
     traced = None if options.trace is None else contractions(decisions)
     known = Evidence(
         command_line(),
@@ -65,6 +67,7 @@ def explain_model(options: "Explain") -> None:
         contractions=traced,
         convolutions=gated,
         attentions=attended,
+        grouped=grouped,
     )
     if options.json:
         print_json(_of_all(body_of(shown, known), reports))
@@ -74,7 +77,7 @@ def explain_model(options: "Explain") -> None:
         for report, each in zip(reports, shown, strict=True):
             explained(report, each.nodes, what, titled=len(reports) > 1)
         if traced is not None:
-            show.decided(traced, gated, attended, reports[0].sparse)
+            show.decided(known, reports[0].sparse)
     if options.report is not None:
         write_report(options.report, reports, known)
     if options.plot is not None:

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from pitc.host.placement import Placement
     from pitc.measure.trace import Contraction
     from pitc.measure.trace_channels import Convolution
+    from pitc.measure.trace_groups import GroupedProduct
     from pitc.measure.trace_pairs import Attention
     from pitc.passes.audit.engine import AuditResult
+    from pitc.report.evidence import Evidence
 
-D = TypeVar("D", "Contraction", "Convolution", "Attention")
+D = TypeVar("D", "Contraction", "Convolution", "Attention", "GroupedProduct")
 
 #: Width of tables in pipes and files, where there is no window to ask.
 PIPE_COLUMNS = 140
@@ -181,22 +183,27 @@ ATTENTIONS: "Mapping[str, Callable[[Attention], str]]" = {
 }
 
 
-def decided(
-    found: "Sequence[Contraction]",
-    convolutions: "Sequence[Convolution]" = (),
-    attentions: "Sequence[Attention]" = (),
-    sparse: Mapping[str, str] | None = None,
-) -> None:
-    """The tables of sparse contractions, of gated convolutions and of attention under masks, as far
-    as there are any; `sparse` tells of nodes where they may be 0.
+#: The same of grouped products.
+GROUPED: "Mapping[str, Callable[[GroupedProduct], str]]" = {
+    "node": lambda g: g.node,
+    "matrices\nwith rows": lambda g: f"{g.hit_groups:.1f} of {g.groups}",
+    "rows\nof each": lambda g: f"{g.rows:.1f}",
+    "at\nmost": lambda g: f"{g.most_rows}",
+    "read\nin a run": lambda g: f"{size(round(g.read_bytes))} of {size(g.all_bytes)}",
+}
+
+
+def decided(known: "Evidence", sparse: Mapping[str, str] | None = None) -> None:
+    """The tables of what a trace tells, as far as there are any; `sparse` tells of nodes where they
+    may be 0.
     """
     from pitc.measure.bench import LEAST_ROUNDS
 
     def gain(c: "Contraction") -> str:
         return _number(c.measured_gain if c.decisions >= LEAST_ROUNDS else None, "x")
 
-    out = console()
-    if not found and not convolutions and not attentions:
+    out, found = console(), known.contractions or ()
+    if not (found or known.convolutions or known.attentions or known.grouped):
         out.print("\nno contraction has skipped zeros")
     if found:
         out.print(f"\nsparse contractions; measured us: {found[0].clock}\n")
@@ -204,12 +211,15 @@ def decided(
         _print_decisions(
             out, found, CONTRACTIONS | ({"measured\ngain": gain} if raced else {}), sparse
         )
-    if convolutions:
+    if known.convolutions:
         out.print()
-        _print_decisions(out, convolutions, CONVOLUTIONS, sparse)
-    if attentions:
+        _print_decisions(out, known.convolutions, CONVOLUTIONS, sparse)
+    if known.attentions:
         out.print()
-        _print_decisions(out, attentions, ATTENTIONS, None)
+        _print_decisions(out, known.attentions, ATTENTIONS, None)
+    if known.grouped:
+        out.print()
+        _print_decisions(out, known.grouped, GROUPED, None)
 
 
 def _print_decisions(

@@ -23,7 +23,7 @@ from math import ceil
 
 from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
 from pitc.ir.cuda_variants import CudaOffer, dense_tiles, offers_of
-from pitc.ir.plans.ops import Table
+from pitc.ir.plans.base import Table
 from pitc.ir.tiles import FEMTOSECONDS
 from pitc.ir.variants import ITEM_BYTES
 

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from pitc.ir.plans.ops import Table
+from pitc.ir.plans.base import Table
 
 
 class Prices(Protocol):

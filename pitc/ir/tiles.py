@@ -40,7 +40,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from pitc.ir.plans.ops import Table
+from pitc.ir.plans.base import Table
 from pitc.ir.variants import FEATURES, VARIANTS
 
 STREAMED = FEATURES.index("streamed")

@@ -1,11 +1,12 @@
 """The lines of a trace: each tells of one decision.
 
 Those of products name live micro-tiles, what each variant was predicted to take, which one ran and
-what it took; those of gated convolutions name live channels (`docs/micro-tiles.md`), and those of
-attention live pairs (`docs/attention.md`).
+what it took; those of gated convolutions name live channels (`docs/micro-tiles.md`), those of
+attention live pairs (`docs/attention.md`), and those of grouped products rows (`docs/experts.md`).
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +17,10 @@ from pydantic.dataclasses import dataclass as checked
 from pitc.errors import UsageError
 from pitc.ir.tiles import Work
 from pitc.measure.trace_channels import ChannelDecision
+from pitc.measure.trace_groups import GroupRows
 from pitc.measure.trace_pairs import LivePairs
 
-_PRODUCT = r"(?:contract(?:_right)?|ffn|attention)"
+_PRODUCT = r"(?:contract(?:_right)?|ffn|attention|grouped)"
 _NODE = re.compile(rf"(.+) \[(?:packed )?{_PRODUCT}\](?:\.\d+)?", re.DOTALL)
 _BEFORE_0_2 = re.compile(rf"pitc\.(.+)\.{_PRODUCT}(?:\.\d+)?", re.DOTALL)
 _Count = Annotated[int, Field(ge=0)]
@@ -27,10 +29,11 @@ _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Kind(BaseModel):
-    """Any line: those of convolutions name their channels, those of attention live pairs."""
+    """Any line: each kind but that of products names something that no other one does."""
 
     channels: Any = None
     live_pairs: Any = None
+    hit_groups: Any = None
 
 
 @checked(config=ConfigDict(strict=True), frozen=True, slots=True)
@@ -125,11 +128,13 @@ class Trace:
         products: Decisions of sparse contractions.
         channels: Decisions of gated convolutions.
         pairs: What runs of attention read.
+        groups: What runs of grouped products read.
     """
 
     products: list[Decision]
     channels: list[ChannelDecision]
     pairs: list[LivePairs] = field(default_factory=list)
+    groups: list[GroupRows] = field(default_factory=list)
 
 
 def read_lines(path: Path) -> Trace:
@@ -146,26 +151,32 @@ def read_lines(path: Path) -> Trace:
         lines.pop()
     found = Trace([], [])
     for number, line in enumerate(lines, 1):
-        decision = _decision(path, number, line)
-        if isinstance(decision, Decision):
-            found.products.append(decision)
-        elif isinstance(decision, LivePairs):
-            found.pairs.append(decision)
-        else:
-            found.channels.append(decision)
+        match _decision(path, number, line):
+            case Decision() as decision:
+                found.products.append(decision)
+            case LivePairs() as pairs:
+                found.pairs.append(pairs)
+            case GroupRows() as groups:
+                found.groups.append(groups)
+            case ChannelDecision() as channels:
+                found.channels.append(channels)
     return found
 
 
-_CHANNELS, _PRODUCTS = TypeAdapter(ChannelDecision), TypeAdapter(Decision)
-_PAIRS = TypeAdapter(LivePairs)
+_Line = Decision | ChannelDecision | LivePairs | GroupRows
+_KINDS: Mapping[str, TypeAdapter[Any]] = {
+    "channels": TypeAdapter(ChannelDecision),
+    "live_pairs": TypeAdapter(LivePairs),
+    "hit_groups": TypeAdapter(GroupRows),
+}
+_PRODUCTS = TypeAdapter(Decision)
 
 
-def _decision(path: Path, number: int, text: bytes) -> Decision | ChannelDecision | LivePairs:
+def _decision(path: Path, number: int, text: bytes) -> _Line:
     try:
         told = _Kind.model_validate_json(text).model_fields_set
-        if "channels" in told:
-            return _CHANNELS.validate_json(text)
-        found = (_PAIRS if "live_pairs" in told else _PRODUCTS).validate_json(text)
+        kind = next((kind for name, kind in _KINDS.items() if name in told), _PRODUCTS)
+        found: _Line = kind.validate_json(text)
         return replace(found, node=source_node(found.node))
     except ValidationError as error:
         first = error.errors()[0]

@@ -89,7 +89,8 @@ def density_chart(known: Evidence, sparse: Mapping[str, str]) -> dict[str, Any] 
         sparse: Of nodes of the source graph, where their operand may be 0.
     """
     contractions = known.contractions
-    if contractions is None and not known.convolutions and not known.attentions:
+    others = known.convolutions, known.attentions, known.grouped
+    if contractions is None and not any(others):
         return None
     each: defaultdict[str, list[float]] = defaultdict(list)
     for decision in known.decisions:
@@ -110,6 +111,7 @@ def density_chart(known: Evidence, sparse: Mapping[str, str]) -> dict[str, Any] 
         "raced": any(c.measured_gain is not None for c in contractions or ()),
         "convolutions": known.convolutions,
         "attentions": known.attentions,
+        "grouped": known.grouped,
         "sparse": sparse,
     }
 

@@ -7,6 +7,7 @@ from pitc.measure.bench import Race
 from pitc.measure.profile import Profile
 from pitc.measure.trace import Contraction, Decision
 from pitc.measure.trace_channels import Convolution
+from pitc.measure.trace_groups import GroupedProduct
 from pitc.measure.trace_pairs import Attention
 
 
@@ -26,6 +27,7 @@ class Evidence:
         contractions: The same, summed up; None where there is no trace.
         convolutions: What gated convolutions decided.
         attentions: What attention under masks read.
+        grouped: Which matrices grouped products read.
     """
 
     command: str = ""
@@ -39,3 +41,4 @@ class Evidence:
     contractions: Sequence[Contraction] | None = None
     convolutions: Sequence[Convolution] = ()
     attentions: Sequence[Attention] = ()
+    grouped: Sequence[GroupedProduct] = ()

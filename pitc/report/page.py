@@ -69,7 +69,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = ("words", "name", "share", "time", "figures", "plural")
+    filters = ("words", "name", "share", "size", "time", "figures", "plural")
     made.filters |= {name: getattr(text, name) for name in filters}
     made.filters["counts"] = named_counts
     return made

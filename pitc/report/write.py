@@ -45,6 +45,7 @@ def body_of(reports: Sequence[Report], evidence: Evidence | None = None) -> dict
         body["contractions"] = [asdict(c) for c in known.contractions]
         body["convolutions"] = [asdict(c) for c in known.convolutions]
         body["attentions"] = [asdict(a) for a in known.attentions]
+        body["grouped"] = [asdict(g) for g in known.grouped]
     if known.race is not None:
         body["race"] = known.race.to_dict()
     if known.profiles is not None:

@@ -338,7 +338,8 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     std::vector<int64_t> groups(static_cast<size_t>(t * j));
     for (int64_t& group : groups) group = random.Below(2 * grouped->groups) - grouped->groups;
     std::vector<OrtValue> inputs;
-    inputs.push_back(RandomFloats(random, {t, random.Below(2) ? j : 1, m, grouped->k}));
+    const std::vector<int64_t> a{t, random.Below(2) ? j : 1, m, grouped->k};
+    inputs.push_back(grouped->skips ? SparseFloats(random, a) : RandomFloats(random, a));
     inputs.push_back(OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, {t, j}, groups));
     const int64_t panels = grouped->groups * PanelCount(grouped->n);
     inputs.push_back(grouped->rounded

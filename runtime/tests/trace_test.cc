@@ -116,6 +116,14 @@ void OneLinePerAttention() {
         "\"keys\": 40, \"listed_keys\": 7}\n");
 }
 
+void OneLinePerGroupedProduct() {
+  const TemporaryFile file;
+  Trace::Open(file.Path())->Write("a\"", pitc::GroupRows{8, 2, int64_t{1} << 62, 40, 7});
+  CHECK(file.Text() ==
+        "{\"node\": \"a\\\"\", \"groups\": 8, \"hit_groups\": 2, \"rows\": 4611686018427387904, "
+        "\"most_rows\": 40, \"matrix_bytes\": 7}\n");
+}
+
 void OneLinePerRun() {
   const TemporaryFile file;
   const auto trace = Trace::Open(file.Path());
@@ -190,6 +198,7 @@ int main() {
   return pitc::test::RunTests({{"one line per decision", OneLinePerDecision},
                                {"one line per convolution", OneLinePerConvolution},
                                {"one line per attention", OneLinePerAttention},
+                               {"one line per grouped product", OneLinePerGroupedProduct},
                                {"one line per run", OneLinePerRun},
                                {"any name is JSON", AnyNameIsJson},
                                {"sessions share a file", SessionsShareAFile},

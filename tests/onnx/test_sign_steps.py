@@ -19,6 +19,15 @@ CONSTANTS = {
     **{"line": NONNEGATIVE, "minus_zero": NONNEGATIVE, "low": ANY, "lows": ANY, "nan": ANY},
     **{"ends": ANY, "none": POSITIVE, "two": ANY, "x": ANY, "places": ANY, "any": ANY},
 }
+
+
+def cut(start: int, end: int, axis: int, step: int) -> str:
+    """A part t of p4 along an axis."""
+    numbers = {"c0": start, "c1": end, "c2": axis, "c3": step}
+    made = (f"{n} = Constant <value_ints = [{x}]> ()" for n, x in numbers.items())
+    return f"{' '.join(made)} t = Slice (p4, c0, c1, c2, c3)"
+
+
 SIGNS = {
     # known numbers
     "k = Shape (x) y = ConstantOfShape <value = float[1] {2}> (k)": POSITIVE,
@@ -106,6 +115,18 @@ SIGNS = {
     f"{SOFT} t, i = TopK (p4, two) u, j = TopK (t, two) y = ReduceSum (u, last)": POSITIVE,
     f"{SOFT} t, i = TopK (four, two) y = ReduceSum (t, last)": ANY,
     f"{SOFT} t = CumSum (p4, last) y = ReduceSum (t, last)": ANY,
+    # lines that are moved as wholes
+    f"{SOFT} t = Transpose (p4) y = ReduceSum (t, front)": POSITIVE,
+    f"{SOFT} t = Transpose (p4) y = ReduceSum (t, last)": NONNEGATIVE,
+    f"{SOFT} t = Unsqueeze (p4, front) y = ReduceSum (t, two)": POSITIVE,
+    f"{SOFT} t = Unsqueeze (p4, front) y = ReduceSum (t, front)": NONNEGATIVE,
+    f"{SOFT} t = Concat <axis = 0> (p4, p4) y = ReduceSum (t, last)": NONNEGATIVE,
+    f"{SOFT} {cut(-1, -5, 1, -1)} y = ReduceSum (t, last)": POSITIVE,
+    f"{SOFT} {cut(-1, -4, 1, -1)} y = ReduceSum (t, last)": NONNEGATIVE,
+    f"{SOFT} {cut(0, 3, 1, 1)} y = ReduceSum (t, last)": NONNEGATIVE,
+    f"{SOFT} {cut(0, 4, 1, 2)} y = ReduceSum (t, last)": NONNEGATIVE,
+    f"{SOFT} {cut(1, 99, 0, 1)} y = ReduceSum (t, last)": POSITIVE,
+    f"{SOFT} t = Gather <axis = 1> (p4, two) y = ReduceSum (t, last)": NONNEGATIVE,
 }
 
 

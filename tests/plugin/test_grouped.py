@@ -1,13 +1,14 @@
 """grouped in a session: rows by the matrices of their groups, whatever groups there are."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 import pitc
 from models.experts import FORMS, ExpertsConfig, experts, reference
@@ -15,6 +16,8 @@ from pitc.codegen.build.cache import kernel_cache
 from pitc.codegen.build.library import build_kernels
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import pack_panels
+from pitc.measure.trace import traced_session
+from pitc.measure.trace_lines import read_lines
 from tests.codegen_kernels import LEVELS
 from tests.plan_text import Plan
 from tests.runtime_support import (
@@ -40,7 +43,7 @@ Make = Callable[..., Any]
 
 def model(groups: int) -> onnx.ModelProto:
     kernel = f"dense:gather_gemm_k{K}_n{N}_none"
-    fields = {"dtype": "float32", "groups": groups, "k": K, "n": N}
+    fields = {"dtype": "float32", "groups": groups, "k": K, "n": N, "skips": 0}
     plan = Plan("grouped", tuple((fields | {"kernels": kernel, "library": "kernels.so"}).items()))
     inputs: list[Value] = [
         ("a", FLOAT, [None] * 4),
@@ -137,14 +140,65 @@ def test_wrong_operands_are_told(make: Make, name: str, shape: tuple[int, ...], 
         make(5).run(None, given)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, "operator"])
 def test_layers_of_experts(form: str) -> None:
     """Compiled, as the float64 reference says: of no token, one, and many."""
     config = ExpertsConfig(form, experts=8, hidden=96, ffn=192, gated=True, bias=True)
     proto = experts(config, np.random.default_rng(3))
+    drawn = experts(replace(config, form="looked_up"), np.random.default_rng(3))  # the same weights
     compiled = pitc.compile(proto, suggest=False)
     assert [r.lowering for r in compiled.report.nodes].count("grouped") == 2
     for t in (1, 65) if "labels" in form else (0, 1, 65):  # an Einsum of none ends the process
         x = np.random.default_rng(t).normal(size=(t, 96)).astype(np.float32)
         got = compiled.run({"x": x})["y"]
-        np.testing.assert_allclose(got, reference(proto, config, x), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(got, reference(drawn, config, x), rtol=1e-4, atol=1e-5)
+
+
+VARIANTS = ("dense", "row", "tile8", "block16", "block64")
+
+
+def sparse_experts(precision: str = "float32") -> pitc.CompiledModel:
+    """Most neurons are 0, those of one expert all."""
+    config = ExpertsConfig("looked_up", experts=8, hidden=96, ffn=512, bias=True)
+    proto = experts(config, np.random.default_rng(3))
+    (bias,) = [w for w in proto.graph.initializer if w.name == "up.bias"]
+    numbers = numpy_helper.to_array(bias) - 1.5
+    numbers[2] = -100
+    bias.CopyFrom(numpy_helper.from_array(numbers.astype(np.float32), bias.name))
+    compiled = pitc.compile(proto, suggest=False, precision=precision)
+    found = [r.sparse for r in compiled.report.nodes if r.lowering == "grouped"]
+    assert found[0] == "" and found[1].startswith("operand 0 is 0 where relu")
+    return compiled
+
+
+def at_variant(compiled: pitc.CompiledModel, variant: str, threads: int = 1) -> Any:
+    options = quiet_options()
+    options.intra_op_num_threads = threads
+    if variant:
+        options.add_session_config_entry("ep.pitexecutionprovider.variant", variant)
+    return compiled.session(options)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_zeros_of_rows_are_skipped_group_by_group(precision: str) -> None:
+    """With the same bits as without, also beside NaN and infinity; a matrix unit sums otherwise."""
+    compiled = sparse_experts(precision)
+    rng = np.random.default_rng(5)
+    for t in (0, 1, 65, 700):
+        x = rng.normal(size=(t, 96)).astype(np.float32)
+        x[2:4, 0] = [np.nan, np.inf][: max(t - 2, 0)]
+        wanted = at_variant(compiled, "dense").run(None, {"x": x})[0]
+        assert np.isfinite(np.delete(wanted, (2, 3), 0) if t > 2 else wanted).all()
+        for variant in VARIANTS[1:]:
+            for threads in (1, 4):
+                (got,) = at_variant(compiled, variant, threads).run(None, {"x": x})
+                np.testing.assert_array_equal(got, wanted)
+        np.testing.assert_array_equal(at_variant(compiled, "").run(None, {"x": x})[0], wanted)
+
+
+def test_each_group_that_is_looked_at_is_traced(tmp_path: Path) -> None:
+    x = np.random.default_rng(6).normal(size=(60, 96)).astype(np.float32)
+    traced_session(sparse_experts(), path := tmp_path / "trace").run(None, {"x": x})
+    found = read_lines(path)
+    rows = [decision.rows for decision in found.products]
+    assert len(rows) == found.groups[1].hit_groups and sum(rows) == 120

@@ -65,6 +65,7 @@ HERE: dict[str, Callable[[Path], None]] = {
     "case.md": _nothing,
     "theory.md": _nothing,
     "attention.md": _nothing,
+    "experts.md": _nothing,
     "micro-tiles.md": _decisions,
     "tiles.md": _table,
 }

@@ -100,6 +100,7 @@ PLANS: dict[str, Plan] = {
     ),
     "outer_products": OuterProducts(masked=True, **NAMED),
     "grouped": Grouped(groups=8, k=64, n=100, **NAMED),
+    "grouped over ReLU": Grouped(groups=8, k=64, n=100, skips=True, prices=PRICES, **NAMED),
     "grouped, rounded": Grouped(groups=8, k=65, n=100, rounded="bfloat16", **NAMED),
     "elementwise": Elementwise(
         kinds=("whole", "row"),

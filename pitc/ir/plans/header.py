@@ -35,7 +35,7 @@ from pitc.ir.plans.kinds import (
     Words,
     kinds_of,
 )
-from pitc.ir.plans.ops import OPS, Contract, Pairs, Region
+from pitc.ir.plans.ops import OPS, Pairs, Region
 from pitc.ir.plans.program import PROGRAM, TESTS
 
 BY_HAND = ("kernels", "library", "identity")
@@ -171,7 +171,7 @@ def _struct(plan: type[Plan]) -> Iterator[str]:
     yield f"struct {name} {{"
     yield from (f"  {line}" for line in _enums(plan))
     yield from (f"  {m.declared};" for m in members)
-    if plan is Contract:
+    if "prices" in kinds_of(plan):
         yield "  Prices prices;"
     if plan is Pairs:
         yield "  enum Order { kEqual, kLess, kLessOrEqual };"

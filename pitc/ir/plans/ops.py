@@ -20,6 +20,7 @@ from pitc.ir.plans.base import (
     INT32,
     INT64,
     OWN,
+    PRICES,
     ROUNDED,
     WEIGHT,
     KernelPlan,
@@ -28,6 +29,7 @@ from pitc.ir.plans.base import (
     Operand,
     Plan,
     StoringPlan,
+    Table,
     WrongPlanError,
 )
 from pitc.ir.plans.kinds import (
@@ -36,7 +38,6 @@ from pitc.ir.plans.kinds import (
     Flag,
     Identity,
     Layout,
-    Lines,
     Listed,
     Name,
     Place,
@@ -56,8 +57,6 @@ COUNT = Whole(0, 1 << 62)
 HEADS, HEAD, GROUP = Whole(1, 1 << 16), Whole(0, 1 << 16), Whole(2, 1 << 16)
 STEPS = Whole(0, (1 << 16) - 1)
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu")
-Table = tuple[tuple[str, tuple[int, ...]], ...]
-"""Lines of prices: keys and numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +162,7 @@ class Contract(StoringPlan):
     tiles: Annotated[bool, Flag()] = False
     stored: Annotated[tuple[str, ...] | None, Words(("a", "result"))] = None
     skips: Annotated[bool, Flag()] = False
-    prices: Annotated[Table, Lines(r"(cost|shape)_\w+_v\d|(clocks|price_\w+)_sm_\d+")] = ()
+    prices: Annotated[Table, PRICES] = ()
 
     @property
     def columns(self) -> int:

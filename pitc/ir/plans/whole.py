@@ -4,7 +4,18 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from pitc.ir.formula import KINDS
-from pitc.ir.plans.base import ANY, FLOAT32, INT64, WEIGHT, KernelPlan, Operand, Plan, RoundingPlan
+from pitc.ir.plans.base import (
+    ANY,
+    FLOAT32,
+    INT64,
+    PRICES,
+    WEIGHT,
+    KernelPlan,
+    Operand,
+    Plan,
+    RoundingPlan,
+    Table,
+)
 from pitc.ir.plans.kinds import EXTENT, Flag, Listed, Name, Real, Whole, Word
 
 
@@ -38,6 +49,8 @@ class Grouped(RoundingPlan):
         groups: How many matrices.
         k: Terms of a sum.
         n: Columns of C.
+        skips: Zeros of A are skipped, in those groups where that pays.
+        prices: What that costs.
     """
 
     op = "grouped"
@@ -47,6 +60,8 @@ class Grouped(RoundingPlan):
     groups: Annotated[int, EXTENT]
     k: Annotated[int, EXTENT]
     n: Annotated[int, EXTENT]
+    skips: Annotated[bool, Flag()] = False
+    prices: Annotated[Table, PRICES] = ()
     dtype: Annotated[str, Word(("float32",))] = "float32"
 
 

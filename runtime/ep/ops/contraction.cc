@@ -32,6 +32,34 @@ LeftRows Contraction::AsWords(const RunContext& run, const LeftRows& left,
           Identity(left.count, scratch),  left.count, Live::kWords};
 }
 
+bool Contraction::MaySkip(const RunContext& run, const LeftRows& left, const Panels& b,
+                          int64_t parts) const {
+  if (!LooksForZeros() || left.count == 0) return false;
+  if (options_.trace || options_.variant) return true;  // each part decides, and tells
+  Arena::Scope scratch;
+  SparseOperand operand = OperandOf(run, left, nullptr);
+  Work work = UnseenOf(operand, left, b);
+  work.rows = std::max<int64_t>(work.rows / parts, 1);
+  if (!IsWorthALook(costs_, work, options_)) return false;
+  operand.Count(&work, scratch);
+  work.counts.Scale(1, static_cast<double>(parts));
+  return Select(costs_, work).variant != Variant::kDense;
+}
+
+SparseOperand Contraction::OperandOf(const RunContext& run, const LeftRows& left,
+                                     const uint64_t* bits) const {
+  const StoredMatrix a{left.data, left.rows, left.count, left.k, left.k};
+  return SparseOperand(run, simd_, OperandRows(simd_, a, left.live), bits,
+                       std::max(kSampledRows, left.count / kSampledShare));
+}
+
+Work Contraction::UnseenOf(const SparseOperand& operand, const LeftRows& left,
+                           const Panels& b) const {
+  Work work = operand.Unseen(b.count, kTaskPanels);
+  work.dense_tasks = SplitGemm(left.count, b.k, b.count, b.width, work.threads, b.rounded).Count();
+  return work;
+}
+
 void Contraction::RunLeft(const RunContext& run, const LeftRows& given, const uint64_t* bits,
                           const Panels& b, const Target& target) const {
   if (!kernels_.listed) return RunGatherGemm(run, kernels_.dense, given, b, target);
@@ -39,11 +67,8 @@ void Contraction::RunLeft(const RunContext& run, const LeftRows& given, const ui
   Arena::Scope scratch;
   const bool converts = b.rounded && !given.AreWords();
   const LeftRows left = converts ? AsWords(run, given, scratch) : given;
-  const StoredMatrix a{left.data, left.rows, left.count, left.k, left.k};
-  SparseOperand operand(run, simd_, OperandRows(simd_, a, left.live), bits,
-                        std::max(kSampledRows, left.count / kSampledShare));
-  Work work = operand.Unseen(b.count, kTaskPanels);
-  work.dense_tasks = SplitGemm(left.count, b.k, b.count, b.width, work.threads, b.rounded).Count();
+  SparseOperand operand = OperandOf(run, left, bits);
+  Work work = UnseenOf(operand, left, b);
   const auto run_dense = [&] { RunGatherGemm(run, kernels_.dense, left, b, target); };
   if (!IsWorthALook(costs_, work, options_)) return run_dense();
   operand.Count(&work, scratch);

@@ -6,6 +6,8 @@
 
 namespace pitc {
 
+class SparseOperand;
+
 // The kernels of one contraction: the dense one; those over lists, if zeros are skipped; and of a
 // right operand with zeros what makes panels of the left one, what turns the result, and what makes
 // rows of its transpose, unless it lies so.
@@ -26,6 +28,14 @@ class Contraction {
   void RunLeft(const RunContext& run, const LeftRows& given, const uint64_t* bits, const Panels& b,
                const Target& target) const;
 
+  // True where zeros are left out if that pays.
+  bool LooksForZeros() const { return static_cast<bool>(kernels_.listed); }
+  // Of a product in `parts`, each by a matrix like b: false where none of them would leave out
+  // anything, as far as some rows of all tell.
+  bool MaySkip(const RunContext& run, const LeftRows& left, const Panels& b, int64_t parts) const;
+  // Rows of float32 as words of bfloat16.
+  LeftRows AsWords(const RunContext& run, const LeftRows& left, Arena::Scope& scratch) const;
+
   // C = act(A @ S + bias) + residual, where S may hold zeros, and every row of A and of C is taken.
   //
   // It is turned: C^T = S^T A^T, so that rows of S^T list their live micro-tiles, and A^T stands in
@@ -36,8 +46,9 @@ class Contraction {
                 const float* bias, const Target& target) const;
 
  private:
-  // Rows of float32 as words of bfloat16.
-  LeftRows AsWords(const RunContext& run, const LeftRows& left, Arena::Scope& scratch) const;
+  SparseOperand OperandOf(const RunContext& run, const LeftRows& left, const uint64_t* bits) const;
+  // The work as if nothing of it lived.
+  Work UnseenOf(const SparseOperand& operand, const LeftRows& left, const Panels& b) const;
   // True where nothing that lists could skip of S is worth counting all that lives; `unseen` is the
   // work if nothing lived.
   bool IsRightDense(const RunContext& run, const LeftRows& left, const StoredRight& right,

@@ -43,7 +43,10 @@ std::unique_ptr<Operation> MakeNorm(const NormPlan& plan, Kernel kernel);
 std::unique_ptr<Operation> MakeOuterProducts(const OuterProductsPlan& plan, const Primitives& simd,
                                              Kernel dense, Kernel listed,
                                              std::optional<Variant> variant);
-std::unique_ptr<Operation> MakeGrouped(const GroupedPlan& plan, Kernel kernel);
+// The contraction of one group, which looks for zeros where the plan says so.
+std::unique_ptr<Operation> MakeGrouped(const GroupedPlan& plan, Kernel kernel,
+                                       Contraction contraction, const std::string& node,
+                                       std::shared_ptr<Trace> trace);
 std::unique_ptr<Operation> MakeElementwise(const ElementwisePlan& plan, Kernel kernel);
 std::unique_ptr<Operation> MakeAddRows(const AddRowsPlan& plan);
 // `dense`: never choose few channels.

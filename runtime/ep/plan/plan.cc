@@ -42,6 +42,12 @@ ContractPlan ReadContract(Fields& in) {
   return p;
 }
 
+GroupedPlan ReadGrouped(Fields& in) {
+  GroupedPlan p = GroupedPlan::Read(in);
+  p.prices = Prices::Read(in, Element::kFloat32, p.skips);
+  return p;
+}
+
 // A program of so many tests, of which some compare numbers of tables, leaves one truth value.
 void ExpectProgram(const std::vector<int64_t>& program, int64_t tests, int64_t tables,
                    int64_t orders) {
@@ -259,7 +265,7 @@ Plan ParsePlan(std::string_view text, Machine machine) {
     } else if (plan.op == "outer_products") {
       plan.body = OuterProductsPlan::Read(in);
     } else if (plan.op == "grouped") {
-      plan.body = GroupedPlan::Read(in);
+      plan.body = ReadGrouped(in);
     } else if (plan.op == "elementwise") {
       plan.body = ElementwisePlan::Read(in);
     } else if (plan.op == "norm") {

@@ -214,23 +214,30 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
   if (auto* outer = std::get_if<OuterProductsPlan>(&plan.body))
     return MakeOuterProducts(*outer, simd_, load("dense"),
                              outer->masked ? load("listed") : Kernel{}, variant_);
-  if (auto* grouped = std::get_if<GroupedPlan>(&plan.body))
-    return MakeGrouped(*grouped, load("dense"));
   if (auto* norm = std::get_if<NormPlan>(&plan.body)) return MakeNorm(*norm, load("norm"));
   if (auto* elementwise = std::get_if<ElementwisePlan>(&plan.body))
     return MakeElementwise(*elementwise, load("elementwise"));
   if (auto* move = std::get_if<MovePlan>(&plan.body))
     return move->unpack ? MakeUnpack(*move, load("move")) : MakePack(*move, load("move"));
 
-  const auto& contract = std::get<ContractPlan>(plan.body);
-  const CostTable& costs = level_ >= CpuLevel::kV4 ? contract.prices.v4 : contract.prices.v3;
   const SelectorOptions options{name, trace_, variant_};
   ContractionKernels kernels{load("dense"), {}, {}, {}, {}};
+  const auto costs_of = [&](const Prices& prices) -> const CostTable& {
+    return level_ >= CpuLevel::kV4 ? prices.v4 : prices.v3;
+  };
+  const auto lists = [&] { return ListKernels{load("row"), load("tile"), load("block")}; };
+  if (auto* grouped = std::get_if<GroupedPlan>(&plan.body)) {
+    if (grouped->skips) kernels.listed = lists();
+    Contraction one(costs_of(grouped->prices), simd_, std::move(kernels), options);
+    return MakeGrouped(*grouped, load("dense"), std::move(one), name, trace_);
+  }
+  const auto& contract = std::get<ContractPlan>(plan.body);
+  const CostTable& costs = costs_of(contract.prices);
   if (contract.tiles) {
     kernels.listed.block = load("block");
     return MakeSampled(contract, costs, simd_, std::move(kernels), options);
   }
-  if (contract.skips) kernels.listed = {load("row"), load("tile"), load("block")};
+  if (contract.skips) kernels.listed = lists();
   if (contract.right != ContractPlan::kPanels) {
     kernels.panels = load("panels");
     kernels.swrite = load("swrite");

@@ -135,6 +135,13 @@ void Trace::Write(const std::string& node, const LivePairs& pairs) {
               ", \"keys\": ", pairs.keys, ", \"listed_keys\": ", pairs.listed_keys, "}\n"));
 }
 
+void Trace::Write(const std::string& node, const GroupRows& groups) {
+  Append(Text("{\"node\": \"", Escaped(node), "\", \"groups\": ", groups.groups,
+              ", \"hit_groups\": ", groups.hit_groups, ", \"rows\": ", groups.rows,
+              ", \"most_rows\": ", groups.most_rows, ", \"matrix_bytes\": ", groups.matrix_bytes,
+              "}\n"));
+}
+
 void Trace::Write(const std::string& node, const std::vector<Loop>& loops, double run_us) {
   std::string line =
       Text("{\"node\": \"", Escaped(node), "\", \"run_us\": ", Number(run_us), ", \"loops\": [");

@@ -29,6 +29,13 @@ struct LivePairs {
   int64_t tiles = 0, keys = 0, listed_keys = 0;  // of the keys of all tiles those that are read
 };
 
+// Which matrices a grouped product read.
+struct GroupRows {
+  int64_t groups = 0, hit_groups = 0;  // all, and those that have rows
+  int64_t rows = 0, most_rows = 0;     // of all, and of the one that has most
+  int64_t matrix_bytes = 0;            // of one
+};
+
 // What a device chose; all that it has counted and predicted, if it has looked.
 struct DeviceChoice {
   int64_t rows, k, n;
@@ -58,6 +65,7 @@ class Trace {
              double cpu_us = -1);
   void Write(const ChannelChoice& choice);  // a line for each convolution
   void Write(const std::string& node, const LivePairs& pairs);
+  void Write(const std::string& node, const GroupRows& groups);
   // What a run took, and of it each loop that many threads may share, with its tasks.
   struct Loop {
     std::vector<double> tasks_us;
