@@ -167,6 +167,7 @@ def test_rewrites_that_apply_are_counted_in_order() -> None:
         "lift_constants",
         "widen",
         "expand_fused",
+        "expand_experts",
         "fold_known_if",
         "name_rests",
         "fold_numbers",
