@@ -83,6 +83,8 @@ _LAYERS = tuple(
         ("looked_up", (8, 512, 1536, 2), 256, 8, 1.03),
         ("loop", (8, 512, 1536, 2), 256, 1.05, 1.03),
         ("looked_up", (32, 512, 384, 4), 64, 9, 1),
+        ("operator", (64, 512, 1024), 8, 1, 1),
+        ("operator", (8, 512, 1536, 2), 256, 1, 1),
     )
 )
 EXPERTS_CASES: tuple[ExpertsCase | MixtralCase, ...] = (

@@ -135,6 +135,7 @@ WRITTEN = {
     "looked_up": "matrices looked up by each row",
     "all_experts": "all experts, with gates",
     "loop": "a loop over experts",
+    "operator": "ONNX Runtime's operator MoE",
 }
 #: Of them, the row of README.md.
 MAIN_EXPERTS = "experts-e8-512-1536-top2-256-looked-up"

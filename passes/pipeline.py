@@ -30,6 +30,7 @@ from pitc.passes.quirks.early_quantise import quantise_early
 from pitc.passes.readers import readers_of, whole_reader
 from pitc.passes.records import node_records, packed_nodes, rewritten, with_host_copies
 from pitc.passes.regions.choose import Regions, choose_regions
+from pitc.passes.siblings import join_siblings
 from pitc.passes.suggest import suggestions
 from pitc.passes.widen import narrow_constants
 
@@ -126,6 +127,7 @@ class _Compilation:
 def _normalise(state: _Compilation) -> None:
     state.scaled = scale_by_live_tokens(state.model, state.options.padding)
     normalise(state.model, state.target)
+    join_siblings(state.model, state.options.padding, state.target)
     state.types = cache(partial(infer, state.model))
     state.checks.normalised(state.types)
 

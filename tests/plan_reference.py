@@ -485,10 +485,16 @@ def attention_grad(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
 
 
 def add_rows(
-    fields: dict[str, str], places: Array, rows: Array, size: Array | None = None
+    fields: dict[str, str], places: Array, rows: Array, given: Array | None = None
 ) -> tuple[Array]:
-    assert (size is not None) == (fields["sized"] == "1") == ("n" not in fields)
-    out = np.zeros((int(fields["n"] if size is None else size[0]), rows.shape[1]), np.float32)
+    kinds = ("n" in fields) + (fields["sized"] == "1") + (fields["started"] == "1")
+    assert kinds == 1 and (given is None) == ("n" in fields)
+    if fields["started"] == "1":
+        assert given is not None and given.dtype == np.float32
+        out = given.copy()
+    else:
+        count = int(fields["n"] if given is None else given[0])
+        out = np.zeros((count, rows.shape[1]), np.float32)
     np.add.at(out, places.reshape(-1), rows)
     return (out,)
 

@@ -190,10 +190,15 @@ class Body(NodeMaker):
         return self._node("Split", [x, *inputs], {**attributes, "axis": axis}, parts=len(sizes))
 
     def parts(
-        self, count: int, op_type: str, *inputs: ir.Value | None, **attributes: Any
+        self,
+        count: int,
+        op_type: str,
+        *inputs: ir.Value | None,
+        domain: str = "",
+        **attributes: Any,
     ) -> Sequence[ir.Value]:
         """Add a node of several outputs; all of them."""
-        return self._node(op_type, inputs, attributes, parts=count)
+        return self._node(op_type, inputs, attributes, domain, parts=count)
 
     def positions(self, i: int, dim: int) -> ir.Value:
         """int64 numbers 0, 1, .. along a dimension of input i; equal sizes share them."""

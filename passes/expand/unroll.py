@@ -35,7 +35,7 @@ class _Line:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class LoopPlan:
     """How a loop runs.
 
     Args:
@@ -74,7 +74,7 @@ def unroll(model: ir.Model, most: int) -> int:
     for node, plan in plans:
         added = plan.trips * _size(graph, node.attributes["body"].as_graph())
         if added <= MAX_NODES and nodes + added <= most:
-            _unroll(model, node, plan)
+            unroll_loop(model, node, plan)
             nodes += added
             count += 1
     return count
@@ -100,7 +100,8 @@ def _times(graph: Graph, node: ir.Node) -> int:
     return 1 if trips is None or trips > MAX_TRIPS else max(int(trips), 1)
 
 
-def _loop(graph: Graph, node: ir.Node) -> _Plan | None:
+def counted_loop(graph: Graph, node: ir.Node) -> LoopPlan | None:
+    """How a Loop runs; None where it is not known how often, or a trip may be its last one."""
     limit, condition = (x for x, _ in zip_longest(node.inputs[:2], range(2)))
     states = node.inputs[2:]
     body = node.attributes["body"].as_graph()
@@ -112,14 +113,19 @@ def _loop(graph: Graph, node: ir.Node) -> _Plan | None:
     kept = len(states)
     written = tuple(_Line() for _ in body.outputs[1 + kept :])
     shapes = [s for s in first_shapes(graph, node) if s is not None]
-    if any(x is None for x in states) or trips > MAX_TRIPS or len(shapes) < FIXED:
+    if any(x is None for x in states) or len(shapes) < FIXED:
         return None
     if (trips > 1 and not _goes_on(graph, body)) or (not trips and _wanted(node, kept)):
         return None
-    return _Plan(trips, tuple(map(len, shapes)), kept, (), written)
+    return LoopPlan(trips, tuple(map(len, shapes)), kept, (), written)
 
 
-def _scan(graph: Graph, node: ir.Node) -> _Plan | None:
+def _loop(graph: Graph, node: ir.Node) -> LoopPlan | None:
+    plan = counted_loop(graph, node)
+    return plan if plan is not None and plan.trips <= MAX_TRIPS else None
+
+
+def _scan(graph: Graph, node: ir.Node) -> LoopPlan | None:
     body = node.attributes["body"].as_graph()
     slices = node.attributes["num_scan_inputs"].as_int()
     kept = len(node.inputs) - slices
@@ -132,10 +138,10 @@ def _scan(graph: Graph, node: ir.Node) -> _Plan | None:
     if extents or not trips or trips > MAX_TRIPS:
         return None
     written = _lines(node, "output", len(body.outputs) - kept)
-    return _Plan(trips, (), kept, tuple(read), tuple(written))
+    return LoopPlan(trips, (), kept, tuple(read), tuple(written))
 
 
-PLANS: dict[str, Callable[[Graph, ir.Node], _Plan | None]] = {"Loop": _loop, "Scan": _scan}
+PLANS: dict[str, Callable[[Graph, ir.Node], LoopPlan | None]] = {"Loop": _loop, "Scan": _scan}
 
 
 def _is_loop(node: ir.Node) -> bool:
@@ -217,15 +223,29 @@ class _Writer(NodeMaker):
         return self.named(self.unique(stem), array)
 
 
-def _unroll(model: ir.Model, node: ir.Node, plan: _Plan) -> None:
+def unroll_loop(
+    model: ir.Model, node: ir.Node, plan: LoopPlan
+) -> tuple[list[ir.Value], list[ir.Value]]:
+    """Put the trips of a loop in its place.
+
+    Args:
+        model: The model; it is changed in place.
+        node: The loop.
+        plan: How it runs.
+
+    Returns:
+        The number of each trip, if the body takes it; and what the last trip hands on.
+    """
     write = _Writer(model, node)
     given = [x for x in node.inputs[2 if plan.counted else 0 :] if x is not None]
     states = given[: plan.states]
     slices: list[list[ir.Value]] = [[] for _ in plan.written]
     going = [write.number("go_on", np.full((1,) * rank, True)) for rank in plan.counted[1:]]
+    numbers = list[ir.Value]()
     for trip in range(plan.trips):
         shapes = [(1,) * rank for rank in plan.counted[:1]]
         number = [write.number("trip", np.full(shape, trip, np.int64)) for shape in shapes]
+        numbers += number
         operands = [*number, *going, *states]
         for x, line in zip(given[plan.states :], plan.read, strict=True):
             at = plan.trips - 1 - trip if line.backwards else trip
@@ -238,7 +258,7 @@ def _unroll(model: ir.Model, node: ir.Node, plan: _Plan) -> None:
         states = results[: len(states)]
         for found, result in zip(slices, results[len(states) :], strict=True):
             found.append(result)
-    results = states
+    results = list(states)
     for found, line in zip(slices, plan.written, strict=True):
         if found:
             parts = [write.unsqueeze(x, line.axis) for x in found]
@@ -247,3 +267,4 @@ def _unroll(model: ir.Model, node: ir.Node, plan: _Plan) -> None:
     outputs = list(node.outputs[: len(results)])
     substitute(model, node, outputs, results[: len(outputs)])
     detach(node.attributes["body"].as_graph())
+    return numbers, states

@@ -12,7 +12,7 @@ from pitc.ir.metadata import RULE, SOURCE, VALUE
 from pitc.ir.nodes import PACKED, PLAN, Array
 from pitc.ir.plans.base import Plan
 from pitc.ir.since import Since
-from pitc.ir.sizes import input_dimension
+from pitc.ir.sizes import dimension_of_size
 from pitc.ir.widened import Widened
 from pitc.passes.regions.matrix import Dims, dims_of
 
@@ -174,19 +174,19 @@ class Builder(NodeBuilder):
         return self.along(op_type, x, axes, keepdims=0)
 
     def size(self, extent: Poly) -> ir.Value:
-        """A run-time size as int64 [1], from numbers and dimensions of graph inputs.
+        """A run-time size as int64 [1], from numbers and dimensions of values.
 
         Raises:
-            ValueError: No graph input has a dimension of a size that occurs in it (see
+            ValueError: No value is known to have a dimension of a size that occurs in it (see
                 `sizes_known`).
         """
         total: ir.Value | None = None
         for monomial, factor in extent.terms.items():
             term = self.constant(np.asarray([factor], np.int64))
             for symbol in monomial:
-                place = input_dimension(self._graph, symbol) if isinstance(symbol, str) else None
+                place = dimension_of_size(self._graph, symbol) if isinstance(symbol, str) else None
                 if place is None:
-                    raise ValueError(f"no graph input has a dimension of size {symbol}")
+                    raise ValueError(f"no value has a dimension of size {symbol}")
                 size = self.dimension(*place)
                 term = size if len(monomial) == factor == 1 else self.op("Mul", [term, size])
             total = term if total is None else self.op("Add", [total, term])

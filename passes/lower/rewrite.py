@@ -4,7 +4,7 @@ and SWrite at exits.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 import onnx_ir as ir
@@ -25,7 +25,7 @@ from pitc.passes.lower.panels import stay_finite
 from pitc.passes.lower.rows import all_rows, from_all_rows
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import (
-    COORDINATE,
+    COORDINATES,
     BiasOperand,
     BiasTerm,
     ConstantOperand,
@@ -410,16 +410,28 @@ class Rewriter:
         assert made is not None
         self.to.log.sources[made] = node
         rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
-        return self.build.reshape(out, [0, *rest]) if COORDINATE in form.attributes else out
+        return self.build.reshape(out, [0, *rest]) if COORDINATES in form.attributes else out
 
     def numbers(self, value: ir.Value, form: Form) -> ir.Value:
-        """Indices as int64; of the coordinates of points one, as [t, 1]."""
-        if COORDINATE in form.attributes:
-            number = self.build.constant(np.asarray([form.attributes[COORDINATE]], np.int64))
-            value = self.build.reshape(self.build.op("Gather", [value, number], axis=0), [-1, 1])
+        """Indices as int64; of the coordinates of points some, as one number each, [t, 1]."""
+        build, found = self.build, list[ir.Value]()
+        for place in form.attributes.get(COORDINATES, ()):
+            number = build.constant(np.asarray([place], np.int64))
+            column = build.reshape(build.op("Gather", [value, number], axis=0), [-1, 1])
+            found.append(build.op("Cast", [column], to=ir.DataType.INT64))
+        if found:
+            packing = form.outputs[0]
+            assert packing is not None
+            extents = packing.domain.extents if len(found) > 1 else (ONE,)
+            sizes = build.sizes(extents[1:])
+            return reduce(self._behind, zip(found[1:], sizes, strict=True), found[0])
         if value.dtype == ir.DataType.INT64:
             return value
-        return self.build.op("Cast", [value], to=ir.DataType.INT64)
+        return build.op("Cast", [value], to=ir.DataType.INT64)
+
+    def _behind(self, rows: ir.Value, column: tuple[ir.Value, ir.Value]) -> ir.Value:
+        """The number of a row by one coordinate more, and how many values that has."""
+        return self.build.op("Add", [self.build.op("Mul", [rows, column[1]]), column[0]])
 
     def grouped(self, node: ir.Node, form: Form, plan: Grouped) -> ir.Value:
         """The node of a grouped product: rows, indices, and matrices as panels."""

@@ -15,6 +15,7 @@ from pitc.ir.prices import Prices
 from pitc.ir.region import Region
 from pitc.ir.unused import remove_unused
 from pitc.passes.expand import restore_fused
+from pitc.passes.lower.added_rows import add_rows
 from pitc.passes.lower.attention import fuse_head_splits
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.channels.convolve import skip_channels
@@ -143,6 +144,7 @@ STEPS = (
     Step("reshapes", lambda low: join_reshapes(low.packed)),
     Step("tidy", _tidy),
     Step("restore", _restore),
+    Step("added rows", lambda low: add_rows(low.packed)),
     Step("rounded attention", lambda low: round_attention(low.packed)),
     Step("norms", lambda low: make_norms(low.packed)),
     Step("rounded values", lambda low: store_rounded(low.packed)),

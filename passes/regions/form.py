@@ -35,8 +35,8 @@ from pitc.passes.regions.layout import (
 from pitc.passes.regions.score_bias import TermShape
 from pitc.passes.regions.sight import Condition, sources
 
-COORDINATE = "coordinate"
-"""Attribute of a form: which coordinate of its points numbers groups, or rows of its result."""
+COORDINATES = "coordinates"
+"""Attribute of a form: which coordinates of its points number groups, or rows of its result."""
 
 
 @dataclass(frozen=True, slots=True)

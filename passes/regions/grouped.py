@@ -25,7 +25,7 @@ from pitc.ir.nodes import input_names
 from pitc.ir.plans.whole import Grouped
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.form import (
-    COORDINATE,
+    COORDINATES,
     Form,
     GatheredOperand,
     OffsetsOperand,
@@ -109,13 +109,13 @@ class _Group:
 
     operand: PackedOperand | GatheredOperand | OffsetsOperand
     many: int = 0
-    attributes: Mapping[str, int] = field(default_factory=dict)
+    attributes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def _group(site: PackCandidate, factors: Factors, line: "_Line") -> _Group | Refusal:
     if factors.group is not None:
         number = site.out.coords.index(factors.group)
-        return _Group(OffsetsOperand(site.context.domain, "coords"), 0, {COORDINATE: number})
+        return _Group(OffsetsOperand(site.context.domain, "coords"), 0, {COORDINATES: (number,)})
     found = _operand(site, factors.place, factors.at, line)
     if isinstance(found, Refusal):
         return found

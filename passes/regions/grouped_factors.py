@@ -72,7 +72,9 @@ def _by_index(
     if found is None:
         return None
     matrix = _matrix(graph, expr, found.table, found.index, found.index.index(None))
-    if matrix is None or len(expr.shape) in {d.dim for d in _digits(found.at)}:
+    along = {d.dim for d in _digits(found.at)}
+    # A number for all rows (`along` is empty) names one matrix for all: an ordinary product.
+    if matrix is None or not along or len(expr.shape) in along:
         return None
     axes, column = matrix
     if _overlaps(column, [*_digits(found.at), *_digits(rows.index)]):

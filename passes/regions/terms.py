@@ -38,7 +38,7 @@ from pitc.passes.regions.contraction import (
 )
 from pitc.passes.regions.domain import Domain, all_live, covering, domain_of
 from pitc.passes.regions.form import (
-    COORDINATE,
+    COORDINATES,
     ConstantOperand,
     Form,
     OffsetsOperand,
@@ -208,7 +208,7 @@ def sum_of_live_rows(site: PackCandidate) -> Form | Refusal:
         if proof is None:
             return site.refuse(Code.NO_FACT, "the operand is not 0 at dead points", packing.name)
         if kept:
-            return _added(site, packing, (kept, coords.index(kept[0])), rest, proof)
+            return _added(site, packing, (kept, tuple(map(coords.index, kept))), rest, proof)
         return _summed(site, packing, rest, proof)
     return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is not summed over")
 
@@ -216,33 +216,34 @@ def sum_of_live_rows(site: PackCandidate) -> Form | Refusal:
 def _added(
     site: PackCandidate,
     packing: Packing,
-    kept: tuple[Coords, int],
+    kept: tuple[Coords, tuple[int, ...]],
     rest: Sequence[Digit],
     proof: Region,
 ) -> Form | Refusal:
-    """Rows that are added to those that one coordinate numbers: what experts give to a token.
+    """Rows that are added to those that some coordinates number: what experts give to a token.
 
     y[t, :] = sum over e of a[e, t, :]      live (e, t)  ->  row of (e, t) added to row t of zeros
     """
-    (coords, number), expr, graph = kept, site.expr, site.context.graph
+    (coords, places), expr, graph = kept, site.expr, site.context.graph
     every = [Digit(a, ONE, e) for a, e in enumerate(expr.shape) if e != ONE]
     sizes = static_shape(packing.layout.rest_shape)
-    if [*coords, *rest] != every or len(coords) != 1 or sizes is None or not rest:
+    if [*coords, *rest] != every or sizes is None or not rest:
         return site.refuse(Code.LAYOUT, "the dimensions of the sum are not those of rows")
     layout = layout_of(expr.shape, coords)
     if graph.target.kind != "cpu" or graph[site.out.name].dtype != np.float32 or layout is None:
         return site.refuse(Code.NO_LOWERING, "rows are added in float32, on CPUs")
     if not layout.in_order:
         return site.refuse(Code.LAYOUT, "rows of the sum are not its first dimension")
-    if not sizes_known(graph, (coords[0].extent,)):
-        return site.refuse(Code.DYNAMIC_DIM, f"no input has the size {coords[0].extent}")
-    out = Packing(site.out.name, all_live((coords[0].extent,)), coords, layout, EVERYWHERE)
+    extents = tuple(c.extent for c in coords)
+    if not sizes_known(graph, extents):
+        return site.refuse(Code.DYNAMIC_DIM, "sizes of the sum are not those of an input")
+    out = Packing(site.out.name, all_live(extents), coords, layout, EVERYWHERE)
     operands = OffsetsOperand(packing.domain, "coords"), packing.operand((prod(sizes),))
     return Form(
         (out,),
         operands,
         "EPContext",
-        {COORDINATE: number},
+        {COORDINATES: places},
         plan=AddRows(sized=True),
         rests_on=(proof,),
         terms=packing.domain,

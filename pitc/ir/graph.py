@@ -121,6 +121,7 @@ class Graph:
         self._tensors: dict[str, ir.TensorProtocol] = {}
         self._arrays: dict[str, Array] = {}
         self._exceptional: dict[str, frozenset[str]] = {}
+        self._lists: dict[str, str] | None = None
         self._splats: dict[str, float | int | None] = {}
         self._inferred = infer(model) if types is None else types
         self.steps: dict[bool, Steps] = {False: {}, True: {}}
@@ -268,6 +269,18 @@ class Graph:
                     found |= _exceptions(flat[k : k + CHUNK])
             self._exceptional[name] = frozenset(found)
         return self._exceptional[name]
+
+    def list_of_size(self, symbol: str) -> str | None:
+        """The result of the NonZero that is so long; None where there is none."""
+        if self._lists is None:
+            self._lists = {}
+            for node in self.nodes:
+                name = node.outputs[0].name or ""
+                shape = self[name].shape if node.op_identifier() == ("", "NonZero", "") else None
+                size = next(iter(shape[1].symbols()), None) if shape and len(shape) == 2 else None
+                if size is not None and shape is not None and shape[1] == sym(size):
+                    self._lists[size] = name
+        return self._lists.get(symbol)
 
     def fresh(self) -> Poly:
         """A new size symbol. The size may be 0."""

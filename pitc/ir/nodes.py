@@ -19,6 +19,8 @@ FIXED = 2
 PACKED, PLAN = "pitc", "pitc.plan"
 """The domain of packed nodes, and the key of their plan in `meta` (`passes/lower/packed.py`)."""
 WHOLE = "pitc.whole"  # key in `meta` of a fused node: why it is not taken apart
+REPEATS = "pitc.repeats"  # key in `meta` of a scatter that adds: several rows may go to one
+PARTS = "pitc.parts"  # key in `meta` of a constant: names of the matrices that it holds, in order
 EXPANDED = "pitc.expansions"  # key in `meta` of a model: its fused nodes that were taken apart
 OVERRIDABLE_SINCE = 4  # IR version from which a caller may override initializers listed as inputs
 

@@ -307,7 +307,9 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     for (int64_t& place : places) place = random.Below(2 * n) - n;
     std::vector<OrtValue> inputs;
     inputs.push_back(OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, {t, 1}, places));
-    inputs.push_back(RandomFloats(random, {t, 1 + random.Below(200)}));
+    const int64_t width = 1 + random.Below(200);
+    inputs.push_back(RandomFloats(random, {t, width}));
+    if (add->started) inputs.push_back(RandomFloats(random, {n, width}));
     if (add->sized) inputs.push_back(OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, {1}, size));
     return inputs;
   }

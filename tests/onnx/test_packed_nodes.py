@@ -72,6 +72,13 @@ IMAGES = "float[b, s, 3, 4] x, float[b, s] m"
 
 # inputs, output, body, and the nodes that run on live rows
 PACKED = {
+    "a sum of as many products as are found": (
+        f"{SUMMED}, float[5] q",
+        "float[6, u] z",
+        f"""{D} found = NonZero (q) at = Squeeze (found, zero) some = Gather <axis = 1> (d, at)
+        t = Transpose <perm = [1, 0]> (x) z = MatMul (t, some)""",
+        "m2 d some t z",
+    ),
     "two axes normalised": (
         IMAGES,
         "float[b, s, 3, 4] z",
@@ -361,13 +368,6 @@ STAYS = {
         "double[6, 5] z",
         f"{D} t = Transpose <perm = [1, 0]> (x) z = MatMul (t, d)",
         ("z", Code.NO_LOWERING, "float32 only", ""),
-    ),
-    "a sum of as many products as are found": (
-        f"{SUMMED}, float[5] q",
-        "float[6, u] z",
-        f"""{D} found = NonZero (q) at = Squeeze (found, zero) some = Gather <axis = 1> (d, at)
-        t = Transpose <perm = [1, 0]> (x) z = MatMul (t, some)""",
-        ("z", Code.NO_FACT, "", "z"),
     ),
     "a matrix of unknown size, and more dimensions": (
         "float[b, 4] x, float[b] m, float[1, 4, k] v",

@@ -118,18 +118,19 @@ def test_a_device_or_pipe_is_not_replaced(tmp_path: Path) -> None:
 
 #: Runs pitc with files that cannot grow beyond a size.
 FILES_OF_A_SIZE = """
-import resource, sys
+import resource, sys, threading
 from pitc.cli import main
 from pitc.codegen.build import lower
 def limit(room):
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
-real, room = lower.object_code, int(sys.argv[1])
-def roomy(*words):  # it is in memory, but the limit holds there, too
-    limit(resource.RLIM_INFINITY)
-    try:
-        return real(*words)
-    finally:
-        limit(room)
+real, room, one = lower.object_code, int(sys.argv[1]), threading.Lock()
+def roomy(*words):  # it is in memory, but the limit holds there, too, and for all threads
+    with one:
+        limit(resource.RLIM_INFINITY)
+        try:
+            return real(*words)
+        finally:
+            limit(room)
 lower.object_code = roomy
 limit(room)
 sys.exit(main(sys.argv[2:]))

@@ -136,7 +136,9 @@ def test_a_query_that_sees_no_key(load: Callable[..., Run], no_pairs: str) -> No
 
 @pytest.mark.parametrize("sized", [False, True])
 def test_rows_are_added(load: Callable[..., Run], sized: bool) -> None:
-    plan = Plan("add_rows", (("sized", 1),) if sized else (("n", 7), ("sized", 0)))
+    plan = Plan(
+        "add_rows", (("sized", int(sized)), ("started", 0), *(() if sized else (("n", 7),)))
+    )
     inputs: list[Value] = [("i", TensorProto.INT64, [None, 1]), ("x", FLOAT, [None, None])]
     inputs += [("n", TensorProto.INT64, [1])] if sized else []
     names = [name for name, *_ in inputs]

@@ -81,6 +81,7 @@ BELOW = {
     "analysis": ("masks", "padding", "facts", "hidden"),
     # regions
     "regions": ("rules", "exprs", "facts"),
+    "siblings": ("rules", "exprs", "expand", "analysis", "regions"),
     # lower
     "lower": ("rules", "quirks", "control", "exprs", "expand", "facts", "regions"),
     # all of them

@@ -112,6 +112,7 @@ PLANS: dict[str, Plan] = {
     "norm": Norm(n=64, epsilon=1e-5, centred=True, bias=False, **NAMED),
     "add_rows": AddRows(n=100),
     "add_rows, as many as an operand says": AddRows(sized=True),
+    "add_rows to those of an operand": AddRows(started=True),
     "choose_channels": ChooseChannels(
         nodes=("a,b", "c"), channels=(3, 4, 5), places=(None, 0, 4), weights=(1, 0), budget=7
     ),

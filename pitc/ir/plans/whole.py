@@ -126,11 +126,13 @@ class Elementwise(KernelPlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddRows(Plan):
-    """Updates added to rows of zeros `[n, columns]` that indices name, in their order.
+    """Updates added to rows `[n, columns]` that indices name, in their order: to zeros, or to those
+    of `start`.
 
     Args:
-        n: Rows of the result; None: as many as `size` says when the node runs.
+        n: Rows of the result; None: as many as `size` says when the node runs, or `start` has.
         sized: There is a `size`.
+        started: There is a `start`.
     """
 
     op = "add_rows"
@@ -139,7 +141,9 @@ class AddRows(Plan):
         Operand("indices", INT64),
         Operand("updates", FLOAT32),
         Operand("size", INT64, ("sized",)),
+        Operand("start", FLOAT32, ("started",)),
     )
 
     n: Annotated[int | None, EXTENT] = None
     sized: Annotated[bool, Flag()] = False
+    started: Annotated[bool, Flag()] = False

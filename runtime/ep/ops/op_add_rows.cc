@@ -1,4 +1,5 @@
-// add_rows: updates that are added to rows of zeros, each to the one that its index names.
+// add_rows: updates that are added to rows, of zeros or of a start, each to the one that its index
+// names.
 //
 // A row may be named several times. Each column is summed by one thread, in the order of the
 // updates, so results have the same bits on any number of threads.
@@ -26,14 +27,23 @@ class AddRows final : public Operation {
     const AddRowsPlan::Inputs in = plan_.Places();
     const Tensor updates = run.FloatInput(in.updates, "updates", 2, 2);
     const int64_t count = updates.shape.dims[0], width = updates.shape.dims[1];
-    const int64_t n = plan_.n.value_or(plan_.sized ? Size(run.Input(in.size, "size")) : 0);
+    const Tensor start = plan_.started ? run.FloatInput(in.start, "start", 2, 2) : Tensor{};
+    if (plan_.started) Expect(start.shape.dims[1] == width, start, "as float32 [n, ", width, "]");
+    const int64_t n = plan_.started ? start.shape.dims[0]
+                      : plan_.sized ? Size(run.Input(in.size, "size"))
+                                    : *plan_.n;
     const int64_t* const indices = Checked(run.Input(in.indices, "indices"), count, n, scratch);
     const int64_t all = Product({n, width}, "the output");
     auto* const out = static_cast<float*>(run.Output(0, {n, width}, sizeof(float), scratch));
     if (all == 0) return;
     const Blocks cleared = EvenBlocks(all, kClearedBytes / int64_t{sizeof(float)}, kStripe);
     run.Each(cleared.Count(), cleared.Count() > 1, [&](int64_t block) {
-      std::fill(out + cleared.Begin(block), out + cleared.End(block), 0.0f);
+      const int64_t begin = cleared.Begin(block), end = cleared.End(block);
+      if (plan_.started) {
+        std::copy(start.Floats() + begin, start.Floats() + end, out + begin);
+      } else {
+        std::fill(out + begin, out + end, 0.0f);
+      }
     });
     const double adds = static_cast<double>(count) * static_cast<double>(width);
     const int64_t threads = adds < kSerialAdds ? 1 : run.Threads();

@@ -42,6 +42,12 @@ ContractPlan ReadContract(Fields& in) {
   return p;
 }
 
+AddRowsPlan ReadAddRows(Fields& in) {
+  AddRowsPlan p = AddRowsPlan::Read(in);
+  Require(p.n.has_value() + p.sized + p.started == 1, "one of n, sized=1 and started=1");
+  return p;
+}
+
 GroupedPlan ReadGrouped(Fields& in) {
   GroupedPlan p = GroupedPlan::Read(in);
   p.prices = Prices::Read(in, Element::kFloat32, p.skips);
@@ -247,7 +253,7 @@ Plan ParsePlan(std::string_view text, Machine machine) {
   } else if (plan.op == "choose_channels") {
     plan.body = ReadChannels(in);
   } else if (plan.op == "add_rows") {
-    plan.body = AddRowsPlan::Read(in);
+    plan.body = ReadAddRows(in);
   } else if (plan.op == "pairs") {
     plan.body = ReadPairs(in);
   } else {
