@@ -131,11 +131,13 @@ $(RELEASES): pyproject.toml | $(BIN)/python
 
 # The second environment lies on top of the first, whose packages it sees: pitc, its plug-in and what
 # they need are the same, and what the libraries want otherwise goes in front of it, here alone.
-$(LIBS_STAMP): tests/integrations/requirements.txt | $(STAMP)
+$(LIBS_STAMP): tests/integrations/requirements.txt tests/integrations/newest.txt | $(STAMP)
 	@$(BIN)/python -m venv --clear $(LIBS_VENV)
 	@where='import sysconfig; print(sysconfig.get_path("purelib"))'; \
 		echo "import site; site.addsitedir('$$($(BIN)/python -c "$$where")')" \
 		> "$$($(LIBS_VENV)/bin/python -c "$$where")/pitc_below.pth"
-	@$(STEP) "[1/2] installing $(TORCH) into $(LIBS_VENV)" $(LIBS_PIP) install --no-compile '$(TORCH)'
-	@$(STEP) "[2/2] installing transformers, servers and their like" $(LIBS_PIP) install --no-compile -r $<
+	@$(STEP) "[1/3] installing $(TORCH) into $(LIBS_VENV)" $(LIBS_PIP) install --no-compile '$(TORCH)'
+	@$(STEP) "[2/3] installing transformers, servers and their like" $(LIBS_PIP) install --no-compile -r $<
+	@$(STEP) "[3/3] installing the newest transformers" $(LIBS_PIP) install --no-compile --no-deps \
+		--target $(LIBS_VENV)/newest -r tests/integrations/newest.txt
 	@touch $@

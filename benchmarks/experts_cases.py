@@ -66,14 +66,18 @@ class MixtralCase:
         return f"mixtral-{self.config.layers}-{self.batch}x{self.length}-m{self.mean}-{form}"
 
 
-def _config(form: str, experts: int, hidden: int, ffn: int, top: int = 1) -> ExpertsConfig:
-    return ExpertsConfig(form, experts, hidden, ffn, top, gated=top > 1)
+def _config(
+    form: str, tokens: int, experts: int, hidden: int, ffn: int, top: int = 1
+) -> ExpertsConfig:
+    slots = 2 * tokens * top // experts if form == "capacity" else 0  # so that no token is dropped
+    return ExpertsConfig(form, experts, hidden, ffn, top, gated=top > 1, capacity=slots)
 
 
 _LAYERS = tuple(
-    ExpertsCase(_config(form, *sizes), tokens, Targets(base, peer, limit=1.25))
+    ExpertsCase(_config(form, tokens, *sizes), tokens, Targets(base, peer, limit=1.25))
     for form, sizes, tokens, base, peer in (
         ("all_experts", (8, 768, 3072), 512, 6, 1.05),
+        ("capacity", (8, 768, 3072), 512, 2.5, 1.05),
         ("loop", (8, 768, 3072), 512, 1.1, 1.05),
         ("looked_up", (64, 512, 1024), 512, 12, 1.1),
         ("loop", (64, 512, 1024), 512, 1.1, 1.1),

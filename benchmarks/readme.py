@@ -135,6 +135,7 @@ WRITTEN = {
     "looked_up": "matrices looked up by each row",
     "all_experts": "all experts, with gates",
     "loop": "a loop over experts",
+    "capacity": "twice as many slots as tokens (GShard)",
     "operator": "ONNX Runtime's operator MoE",
 }
 #: Of them, the row of README.md.

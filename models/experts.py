@@ -25,6 +25,8 @@ class ExpertsConfig:
         gated: SwiGLU: half of the columns of `up` multiply the other half; else ReLU.
         bias: Products of experts have biases.
         scaled: Gates of a token are divided by their sum.
+        capacity: Of the form of that name: how many tokens an expert takes, the first ones; an
+            expert takes first choices before second ones.
         opset: Version of the default operator set.
     """
 
@@ -36,6 +38,7 @@ class ExpertsConfig:
     gated: bool = False
     bias: bool = False
     scaled: bool = True
+    capacity: int = 0
     opset: int = 17
 
 
@@ -86,12 +89,15 @@ def reference(model: onnx.ModelProto, config: ExpertsConfig, x: Array) -> Array:
     logits = x.astype(np.float64) @ w["router"]
     shares = np.exp(logits - logits.max(1, keepdims=True))
     shares /= shares.sum(1, keepdims=True)
-    y = np.zeros(x.shape)
-    for t, row in enumerate(x.astype(np.float64)):
-        best = np.argsort(-shares[t], kind="stable")[: config.top]
+    y, taken = np.zeros(x.shape), np.zeros(config.experts, int)
+    ids = np.argsort(-shares, axis=1, kind="stable")[:, : config.top]
+    for choice, t in np.ndindex(config.top, len(x)):  # first choices before second ones
+        row, best = x[t].astype(np.float64), ids[t]
         gates = shares[t, best]
         gates = gates / gates.sum() if config.scaled else gates
-        for e, gate in zip(best, gates, strict=True):
+        e, gate = best[choice], gates[choice]
+        taken[e] += 1
+        if not config.capacity or taken[e] <= config.capacity:
             h = row @ w["up"][e] + (w["up.bias"][e] if config.bias else 0)
             if config.gated:
                 a, b = np.split(h, 2)
@@ -271,6 +277,34 @@ def loop(layer: _Layer, x: str) -> str:
     return y
 
 
+def capacity(layer: _Layer, x: str) -> str:
+    """Each expert has so many slots (GShard): tokens are sent to slots, and results back, by
+    products with one-hot tensors; a token that finds no slot gets zeros.
+    """
+    g, config = layer.g, layer.config
+    gates, ids = layer.route(x)
+    hot = g.op("OneHot", ids, g.const(config.experts, np.int64), g.const([0.0, 1.0]))
+    hot = g.op("Transpose", hot, perm=[1, 0, 2])  # [top, tokens, experts]: in order of choice
+    line = g.op("Reshape", hot, g.ints(-1, config.experts))
+    before = g.op("CumSum", line, g.const(0, np.int64), exclusive=1)
+    mine = g.reduce("ReduceSum", g.op("Mul", before, line), -1, 0)
+    slots = g.op("Reshape", g.op("Cast", mine, to=7), g.ints(config.top, -1))
+    slot = g.op("OneHot", slots, g.const(config.capacity, np.int64), g.const([0.0, 1.0]))
+    weights = g.op("Mul", hot, g.op("Unsqueeze", g.op("Transpose", gates, perm=[1, 0]), g.ints(2)))
+    combine = g.op("Einsum", weights, slot, equation="kte,ktc->tec")
+    dispatch = g.op("Cast", g.op("Cast", combine, to=9), to=1)
+
+    def product(rows: str, name: str) -> str:
+        y = g.op("MatMul", rows, layer.weight(name))
+        if not config.bias:
+            return y
+        return g.op("Add", y, g.op("Unsqueeze", layer.weight(f"{name}.bias"), g.ints(1)))
+
+    rows = g.op("Einsum", dispatch, x, equation="tec,td->ecd")
+    rows = product(layer.activate(product(rows, "up")), "down")
+    return g.op("Einsum", combine, rows, equation="tec,ecd->td")
+
+
 def operator(layer: _Layer, x: str) -> str:
     """ONNX Runtime's operator MoE: columns of both halves of `up` take turns."""
     g, config = layer.g, layer.config
@@ -303,7 +337,11 @@ FORMS: dict[str, Callable[[_Layer, str], str]] = {
     "all_experts_labels": all_experts_labels,
 }
 """How a layer is written, where one node computes all experts."""
-OTHERS: dict[str, Callable[[_Layer, str], str]] = {"loop": loop, "operator": operator}
+OTHERS: dict[str, Callable[[_Layer, str], str]] = {
+    "loop": loop,
+    "operator": operator,
+    "capacity": capacity,
+}
 """Other ways."""
 
 

@@ -100,7 +100,9 @@ def rewritten(
 def _rewritten(record: NodeRecord, node: ir.Node, inside: str | None, log: Log) -> NodeRecord:
     runs = log.runs.get(node)
     if runs is not None:
-        return replace(record, engine=runs.engine, kernel=runs.record)
+        record = replace(record, engine=runs.engine, kernel=runs.record)
+        ordinary = record.lowering == "ordinary"
+        return replace(record, lowering=runs.record.operation, refusal=None) if ordinary else record
     if record.lowering == "folded":
         return replace(record, engine="")
     if inside is not None and record.lowering in ("ordinary", "packed"):

@@ -523,6 +523,13 @@ def grouped(fields: dict[str, str], a: Array, group: Array, b: Array) -> tuple[A
         return ((a @ matrices[group]).astype(np.float32),)
 
 
+def sparse_product(fields: dict[str, str], a: Array, b: Array) -> tuple[Array]:
+    assert a.dtype == b.dtype == np.float32 and b.ndim == 2
+    with np.errstate(invalid="ignore", over="ignore"):
+        rows = np.moveaxis(a, 0, -1) if fields["turned"] == "1" else a
+        return ((rows.astype(np.float64) @ b).astype(np.float32),)
+
+
 def elementwise(fields: dict[str, str], *operands: Array) -> tuple[Array, ...]:
     """Step by step, by the operators' records, in the operands' types."""
     formula = Formula.of(fields["kinds"].split(","), unquote(fields["formula"]))
@@ -566,6 +573,7 @@ OPERATIONS: dict[str, Callable[..., tuple[Array, ...]]] = {
     "add_rows": add_rows,
     "outer_products": outer_products,
     "grouped": grouped,
+    "sparse_product": sparse_product,
     "elementwise": elementwise,
 }
 

@@ -13,6 +13,7 @@ import numpy as np
 from pitc.ir.constant import FillFact, Number, is_zero
 from pitc.ir.expr import PRODUCTS, Combine, TensorExpr
 from pitc.ir.graph import Array, Graph, NodeView, NoRule
+from pitc.passes.facts.few_elements import most_elements
 from pitc.passes.facts.terms import is_float, known_number
 from pitc.passes.facts.uses import is_factor, is_window
 from pitc.passes.rules.gather import operand_has_zeros
@@ -37,11 +38,15 @@ def holds_zeros(view: NodeView, expr: TensorExpr | None, facts: Sequence[FillFac
     own = operator_of(view).zeros
     if own is not None:
         source = own.expected(view)
-    elif expr is None or (combine in PRODUCTS and expr.reduced):
+    elif expr is None:
         source = False
+    elif combine in PRODUCTS and expr.reduced:
+        source = _joint(facts) and all(
+            most_elements(view.graph, view.name(r.operand)) < 1 for r in expr.reads
+        )
     else:
         source = (
-            _joint(view, facts)
+            (operator_of(view).multiplies and _joint(facts))
             or _flat(view, expr)
             or (is_window(expr) and operand_has_zeros(view))
         )
@@ -58,11 +63,11 @@ def scattered(graph: Graph, name: str) -> bool:
     return expr is not None and (_flat(NodeView(graph, node), expr) or is_window(expr))
 
 
-def _joint(view: NodeView, facts: Sequence[FillFact]) -> bool:
+def _joint(facts: Sequence[FillFact]) -> bool:
     """A product of several masks: zero where any of them is, which is a union. The product's own
     "!= 0" says it in one test.
     """
-    if not operator_of(view).multiplies or not all(is_zero(f.constant) for f in facts):
+    if not all(is_zero(f.constant) for f in facts):
         return False
     return len({t.src for f in facts if len(f.region) == 1 for t in f.region}) > 1
 

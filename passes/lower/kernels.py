@@ -13,7 +13,7 @@ from math import prod
 
 import onnx_ir as ir
 
-from pitc.ir.engines import kernels_of
+from pitc.ir.engines import Kernels, kernels_of
 from pitc.ir.gpu_speed import clock_table
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import ATTENTION_STORED, KernelRequest
@@ -25,7 +25,15 @@ from pitc.ir.plans.ops import (
     Move,
     Unpack,
 )
-from pitc.ir.plans.whole import Elementwise, Grouped, Norm, OuterProducts
+from pitc.ir.plans.whole import (
+    AddRows,
+    Elementwise,
+    Grouped,
+    Norm,
+    OuterProducts,
+    SparseProduct,
+)
+from pitc.ir.report import KernelRecord
 from pitc.ir.target import Target
 from pitc.ir.variants import SPARSE_FAMILIES
 from pitc.passes.lower.builder import lead_of
@@ -169,6 +177,8 @@ def choose_kernels(packed: Packed) -> None:
     graph, target = packed.graph, packed.graph.target
     for node in packed.nodes():
         plan = packed_plan(node)
+        if isinstance(plan, AddRows | SparseProduct):
+            packed.log.runs[packed.log.sources[node]] = Kernels("cpu", KernelRecord(plan.op))
         if not isinstance(plan, KernelPlan):
             continue
         if isinstance(plan, Contract | Grouped):

@@ -21,6 +21,7 @@ from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.channels.convolve import skip_channels
 from pitc.passes.lower.elementwise import fuse_elementwise
 from pitc.passes.lower.epilogue import fuse_epilogues
+from pitc.passes.lower.few_terms import sum_few_terms
 from pitc.passes.lower.gather_quantised import gather_bytes
 from pitc.passes.lower.given_up import zero_given_up
 from pitc.passes.lower.kernels import choose_kernels
@@ -134,6 +135,7 @@ STEPS = (
     Step("build", _build),
     Step("zero padded outputs", _zero_padded_outputs),
     Step("skip channels", lambda low: skip_channels(low.packed, low.regions.skips)),
+    Step("few terms", lambda low: sum_few_terms(low.packed, low.regions.skips)),
     Step("contractions", _make_contractions),
     Step("masks", lambda low: fuse_masks(low.packed)),
     Step("moves", lambda low: fuse_moves(low.packed)),

@@ -10,6 +10,7 @@ Each table is made once: what a domain looks up takes as long as what it holds, 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import chain, combinations
 
 import onnx_ir as ir
@@ -20,6 +21,7 @@ from pitc.ir.nodes import captures, first_output, input_names, node_name, output
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, for_all
 from pitc.passes.exprs.coordinates import Paths
+from pitc.passes.facts.few_elements import most_elements
 from pitc.passes.regions.domain import Domain, domain_of, named_coords, why_no_domain
 from pitc.passes.regions.form import FormContext, zero_facts, zero_regions
 from pitc.passes.regions.live_tests import can_compute, why_not
@@ -177,10 +179,12 @@ def contexts_of(graph: Graph) -> Contexts:
     """Domains in the order in which nodes join them.
 
     Domains known by position alone come first (one row per sequence for a classifier's last layer),
-    then those in which the most contraction work has dead rows; at equal work the one with fewer
-    tests, in which more is dead. Where a test must hold for all of a dimension (a key that no query
-    looks at), or there is one point only, less is dead: such domains come last; but for those by
-    position that have another number of coordinates than the others.
+    then those in which the most contraction work has dead rows; at equal work the one with
+    fewer tests, then the one that tests the value of which fewer elements are not 0: more is dead
+    there.
+    Where a test must hold for all of a dimension (a key that no query looks at), or there is one
+    point only, less is dead: such domains come last; but for those by position that have another
+    number of coordinates than the others.
     """
     work = Counter[Domain]()
     for node in graph.nodes:
@@ -197,7 +201,7 @@ def contexts_of(graph: Graph) -> Contexts:
     index, paths = Tested.of(graph), Paths(graph)
     valued = [d for d in paying if d.sources() and d.dead not in lines]
     covered = {d: _covered_flops(graph, d, index, paths) for d in valued}
-    valued.sort(key=lambda d: (d.rarely_dead, -covered[d], len(d.dead)))
+    valued.sort(key=lambda d: (d.rarely_dead, -covered[d], len(d.dead), _share(graph, d)))
     rank = next((d.rank for d in valued), None)
     positional = [d for d in paying if not d.sources()]
     first = [d for d in positional if rank is None or d.rank == rank]
@@ -260,6 +264,11 @@ def _whole_lines(domains: Iterable[Domain]) -> set[frozenset[Test]]:
     """
     lines = (for_all(Region(d.dead), [d.rank - 1]) for d in domains if d.rank)
     return {frozenset(line) for line in lines if line is not None}
+
+
+def _share(graph: Graph, domain: Domain) -> Fraction:
+    """At most which share of what a domain tests is not 0."""
+    return min((most_elements(graph, name) for name in domain.sources()), default=Fraction(1))
 
 
 def _covered_flops(graph: Graph, domain: Domain, index: Tested, paths: Paths) -> int:

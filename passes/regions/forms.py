@@ -17,6 +17,7 @@ from pitc.passes.regions.candidates import Tried
 from pitc.passes.regions.channels import live_channels
 from pitc.passes.regions.contraction import Kind, no_kernel, packed_axes
 from pitc.passes.regions.extremes import by_extremes
+from pitc.passes.regions.few_terms import few_terms
 from pitc.passes.regions.form import Form, FormRule, PackCandidate, Saves, Skip, has_elements
 from pitc.passes.regions.grouped import grouped, is_grouped
 from pitc.passes.regions.items import fewer_items
@@ -191,7 +192,8 @@ FORMS = (
         tried=Tried.TERMS,
         saves=Saves.TERMS,
     ),
-    FormKind("live channels", live_channels, tried=Tried.ZEROS),
+    FormKind("few terms", few_terms, tried=Tried.ZEROS, told=unless_no_fact),
+    FormKind("live channels", live_channels, tried=Tried.ZEROS, told=unless_no_fact),
     FormKind("sparse operand", sparse_operand, tried=Tried.ZEROS, told=unless_no_fact),
 )
 

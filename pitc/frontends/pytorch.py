@@ -9,6 +9,7 @@ from pitc.compiled import CompiledModel
 from pitc.errors import MachineError, ModelError, UsageError, origin_of
 from pitc.frontends.quiet import quiet
 from pitc.frontends.rewrites import rewritten
+from pitc.frontends.second_input import SecondInput
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -30,7 +31,8 @@ def from_torch(
     """Export a torch module with `torch.onnx.export(dynamo=True)` and compile it.
 
     A size that is not in `dynamic_shapes` is fixed to that of the example. Attention over windows
-    (Longformer, LED) is exported as attention under masks, for all sizes.
+    (Longformer, LED) is exported as attention under masks, for all sizes. A graph that chooses by
+    values (TopK, as experts do) is compared with the module on a second input.
 
     Args:
         module: A `torch.nn.Module` in evaluation mode. It is not changed.
@@ -50,7 +52,7 @@ def from_torch(
     Raises:
         MachineError: torch or onnxscript is not installed.
         UsageError: The module is in training mode, or is not a module.
-        ModelError: torch cannot export it.
+        ModelError: torch cannot export it, or not for inputs that choose otherwise.
         PitcError: See `compile`.
     """
     exported = export(module, args, kwargs, dynamic_shapes, verbose=verbose)
@@ -90,6 +92,8 @@ def export(
     except Exception as error:  # of many classes, most with pages of text
         text = f"torch cannot export {type(module).__name__}: {origin_of(error)}"
         raise ModelError(text) from error
+    with quiet(verbose=verbose):
+        SecondInput(torch, module, program).check(tuple(args), kwargs or {})
     graph = cast("ir.Model", program.model)
     graph.graph.name = type(module).__name__  # torch calls every graph main_graph
     return graph

@@ -42,8 +42,8 @@ class NodeRecord:
         pit_axes: Its PIT axes, as `o0` (output dimension) or `r0` (reduced axis).
         fills: Fill facts of its outputs, as text.
         dead: Dead facts of its outputs, as text.
-        lowering: What became of it: `ordinary`, `packed`, `attention`, `contract`, `channels`,
-            `folded` (it runs inside another one).
+        lowering: What became of it: `ordinary`, `packed`, `folded` (it runs inside another one), or
+            the operation of pitc that computes it, such as `attention` or `contract`.
         refusal: Why it is ordinary, when it is.
         sparse: Of a contraction that skips zeros or unread channels: what, and where.
         inside: Of a node that runs inside the node of another one, that one.

@@ -163,7 +163,7 @@ void WarmRunsAllocateNothing() {
     }
     shared[kind] += pair.Shared() - before;
   }
-  CHECK(shared.size() == 16);
+  CHECK(shared.size() == 17);
   for (const auto& [kind, loops] : shared) CHECK(loops || kind == "choose_channels");
 }
 

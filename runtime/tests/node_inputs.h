@@ -313,6 +313,12 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     if (add->sized) inputs.push_back(OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, {1}, size));
     return inputs;
   }
+  if (auto* sparse = std::get_if<SparseProductPlan>(&plan.body)) {
+    const int64_t m = domain.Count(), k = random.Below(90), n = random.Below(50);
+    std::vector<int64_t> dims{2, m, k};
+    if (sparse->turned) dims = {k, 2, m};
+    return {RandomFloats(random, dims), RandomFloats(random, {k, n})};
+  }
   if (auto* elementwise = std::get_if<ElementwisePlan>(&plan.body)) {
     const auto rows = static_cast<int64_t>(domain.live.size()), n = random.Below(90);
     std::vector<OrtValue> inputs;
@@ -403,6 +409,7 @@ inline int InputCount(const Plan& plan) {
   }
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body)) return attention->Places().count;
   if (auto* add = std::get_if<AddRowsPlan>(&plan.body)) return add->Places().count;
+  if (auto* sparse = std::get_if<SparseProductPlan>(&plan.body)) return sparse->Places().count;
   if (auto* grad = std::get_if<AttentionGradPlan>(&plan.body)) return grad->Places().count;
   if (auto* outer = std::get_if<OuterProductsPlan>(&plan.body)) return outer->Places().count;
   if (auto* grouped = std::get_if<GroupedPlan>(&plan.body)) return grouped->Places().count;

@@ -139,7 +139,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const pitc::Plan plan = pitc::ParsePlan(text);
       const bool bare = plan.library.find('/') == plan.library.npos;
       const bool alone = plan.op == "detect" || plan.op == "choose_channels" ||
-                         plan.op == "pairs" || plan.op == "add_rows";
+                         plan.op == "pairs" || plan.op == "add_rows" || plan.op == "sparse_product";
       Demand(bare && plan.library[0] != '.' && plan.library.size() <= 200, "library", text);
       Demand(plan.library.empty() == alone, "library", text);
       const auto* contract = std::get_if<pitc::ContractPlan>(&plan.body);

@@ -134,6 +134,33 @@ def test_a_query_that_sees_no_key(load: Callable[..., Run], no_pairs: str) -> No
             assert np.isnan(x[:3]).all() and np.isfinite(x[3:]).all()
 
 
+@pytest.mark.parametrize("turned", [0, 1])
+def test_products_of_few_terms(load: Callable[..., Run], turned: int) -> None:
+    """Exact where few elements are not 0, and of all of them where B is not finite."""
+    plan = Plan("sparse_product", (("turned", turned),))
+    inputs = [("a", FLOAT, [None] * 3), ("b", FLOAT, [None] * 2)]
+    model = make_model([pit_node("p", plan, ["a", "b"], ["y"])], inputs, [("y", FLOAT, [None] * 3)])
+    run, rng = load(model), np.random.default_rng(turned)
+    for *rows, k, n, live in (
+        *((1, 1, 1, 1, 1), (2, 3, 1, 5, 0.5), (1, 5, 65, 3, 0.1), (3, 40, 130, 70, 0.02)),
+        *((0, 3, 4, 5, 1), (2, 2, 0, 5, 1), (2, 2, 4, 0, 1), (1, 700, 300, 257, 0.01)),
+    ):
+        a = np.where(rng.random((*rows, k)) < live, rng.integers(-9, 9, (*rows, k)), -0.0)
+        b = rng.integers(-9, 9, (k, n)).astype(np.float32)
+        for odd in (None, np.inf, np.nan):
+            if odd is not None and b.size:
+                b.flat[rng.integers(b.size)] = odd
+            if odd is not None and a.size:
+                a.flat[rng.integers(a.size)] = odd
+            given = a.astype(np.float32)
+            (y,) = run(a=np.moveaxis(given, -1, 0).copy() if turned else given, b=b)
+            with np.errstate(invalid="ignore"):
+                assert np.array_equal(y, given @ b, equal_nan=True), (rows, k, n, odd)
+            assert not np.signbit(y[y == 0]).any() or not k
+    with pytest.raises(Exception, match="expected b of 4 rows"):
+        run(a=np.zeros((4, 4, 4), np.float32), b=np.zeros((5, 2), np.float32))
+
+
 @pytest.mark.parametrize("sized", [False, True])
 def test_rows_are_added(load: Callable[..., Run], sized: bool) -> None:
     plan = Plan(

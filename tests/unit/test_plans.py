@@ -38,7 +38,7 @@ from pitc.ir.plans.ops import (
     Unpack,
     parse,
 )
-from pitc.ir.plans.whole import AddRows, Elementwise, Grouped, Norm, OuterProducts
+from pitc.ir.plans.whole import AddRows, Elementwise, Grouped, Norm, OuterProducts, SparseProduct
 from tools.plans import PAGE, page, table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,6 +110,7 @@ PLANS: dict[str, Plan] = {
         **NAMED,
     ),
     "norm": Norm(n=64, epsilon=1e-5, centred=True, bias=False, **NAMED),
+    "sparse_product": SparseProduct(turned=True),
     "add_rows": AddRows(n=100),
     "add_rows, as many as an operand says": AddRows(sized=True),
     "add_rows to those of an operand": AddRows(started=True),

@@ -49,7 +49,14 @@ from pitc.ir.plans.kinds import (
     Words,
 )
 from pitc.ir.plans.program import MOST_BLOCK, ORDERS, PROGRAMS, TESTS, Tests
-from pitc.ir.plans.whole import AddRows, Elementwise, Grouped, Norm, OuterProducts
+from pitc.ir.plans.whole import (
+    AddRows,
+    Elementwise,
+    Grouped,
+    Norm,
+    OuterProducts,
+    SparseProduct,
+)
 from pitc.ir.seen import NO_PAIRS
 
 BLOCK = Whole(1, MOST_BLOCK)
@@ -523,7 +530,7 @@ OPS: Mapping[str, type[Plan]] = {
     kind.op: kind
     for kind in (
         *(Detect, Pack, Unpack, Contract, Pairs, Attention, AttentionGrad, Norm),
-        *(OuterProducts, Grouped, Elementwise, AddRows, ChooseChannels, Region),
+        *(OuterProducts, Grouped, SparseProduct, Elementwise, AddRows, ChooseChannels, Region),
     )
 }
 """Every operation, by name."""

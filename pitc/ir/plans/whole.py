@@ -125,6 +125,23 @@ class Elementwise(KernelPlan):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SparseProduct(Plan):
+    """C = A @ B, of which A holds few elements that are not 0: only these are multiplied.
+
+    A is `[.., K]`, B `[K, n]` and C `[.., n]`, sizes that are known when the node runs.
+
+    Args:
+        turned: A lies as `[K, ..]`.
+    """
+
+    op = "sparse_product"
+    machines = ("cpu",)
+    all_operands = (Operand("a", FLOAT32), Operand("b", FLOAT32))
+
+    turned: Annotated[bool, Flag()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AddRows(Plan):
     """Updates added to rows `[n, columns]` that indices name, in their order: to zeros, or to those
     of `start`.

@@ -48,6 +48,7 @@ std::unique_ptr<Operation> MakeGrouped(const GroupedPlan& plan, Kernel kernel,
                                        Contraction contraction, const std::string& node,
                                        std::shared_ptr<Trace> trace);
 std::unique_ptr<Operation> MakeElementwise(const ElementwisePlan& plan, Kernel kernel);
+std::unique_ptr<Operation> MakeSparseProduct(const SparseProductPlan& plan, const Primitives& simd);
 std::unique_ptr<Operation> MakeAddRows(const AddRowsPlan& plan);
 // `dense`: never choose few channels.
 std::unique_ptr<Operation> MakeChooseChannels(const ChannelsPlan& plan,

@@ -254,6 +254,8 @@ Plan ParsePlan(std::string_view text, Machine machine) {
     plan.body = ReadChannels(in);
   } else if (plan.op == "add_rows") {
     plan.body = ReadAddRows(in);
+  } else if (plan.op == "sparse_product") {
+    plan.body = SparseProductPlan::Read(in);
   } else if (plan.op == "pairs") {
     plan.body = ReadPairs(in);
   } else {

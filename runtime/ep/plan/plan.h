@@ -72,8 +72,8 @@ struct Plan {
   std::string library;   // bare file name in the model's folder; empty where there is none
   std::string identity;  // of that library
   std::variant<DetectPlan, MovePlan, ContractPlan, PairsPlan, AttentionPlan, AttentionGradPlan,
-               OuterProductsPlan, GroupedPlan, ElementwisePlan, NormPlan, AddRowsPlan, ChannelsPlan,
-               RegionPlan>
+               OuterProductsPlan, GroupedPlan, ElementwisePlan, NormPlan, SparseProductPlan,
+               AddRowsPlan, ChannelsPlan, RegionPlan>
       body;
 };
 

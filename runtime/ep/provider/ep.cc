@@ -201,6 +201,8 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
   if (auto* detect = std::get_if<DetectPlan>(&plan.body)) return MakeDetect(*detect, simd_);
   if (auto* pairs = std::get_if<PairsPlan>(&plan.body)) return MakePairs(*pairs, simd_);
   if (auto* add = std::get_if<AddRowsPlan>(&plan.body)) return MakeAddRows(*add);
+  if (auto* sparse = std::get_if<SparseProductPlan>(&plan.body))
+    return MakeSparseProduct(*sparse, simd_);
   if (auto* choose = std::get_if<ChannelsPlan>(&plan.body))
     return MakeChooseChannels(*choose, trace_, variant_ == Variant::kDense);
   const auto load = [&](const char* role) {
