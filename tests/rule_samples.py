@@ -500,6 +500,8 @@ add(
 _experts = f(4, 8, 6), None, f(4, 6, 8)
 add("MoE", f(5, 6), f(5, 4), *_experts, domain=MS, k=1, activation_type="relu")
 add("MoE", f(2, 3, 6), f(6, 4), *_experts, domain=MS, k=2, activation_type="gelu")
+add("MoEGroupRouter", f(5, 6), f(6), domain=MS, top_k=2)
+add("MoEGroupRouter", f(2, 3, 8), f(8), domain=MS, top_k=2, n_group=4, topk_group=2)
 
 # standard attention and rotary embeddings
 _v24 = {"opset": 24}

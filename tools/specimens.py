@@ -176,6 +176,7 @@ FUSED: dict[str, Specimen] = {
     "MultiHeadAttention": _node("b,q,d b,k,d b,k,d", **_HEADS),
     "EmbedLayerNormalization": _node("j:b,s j:b,s v,d p,d t,d d d"),
     **_each("MoE QMoE", _node("t,d t,e", k=1)),
+    "MoEGroupRouter": _node("t,e e", top_k=1),
     "RotaryEmbedding": _node("b,s,d i:b,s p,e p,e", **_HEADS),
 }
 

@@ -1,13 +1,16 @@
 """Fused transformer operators of ONNX Runtime: an output row reads the same row of its operands.
 
 Attention  y[b, q] reads x[b, q], and x[b, k] of every key k that the mask keeps
-MoE        y[row] reads x[row] and the row of the router, which picks the weights
+MoE        y[row] reads x[row] and the row of the router, which picks the weights, as does that of
+           MoEGroupRouter
 """
+
+from math import prod
 
 from pitc.ir.constant import BOUNDED, MASKED
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import ONE, Poly, dim_index, poly
+from pitc.ir.index import ONE, Poly, digit, dim_index, poly
 from pitc.ir.region import Region, Test, for_some
 from pitc.passes.rules import conditions
 from pitc.passes.rules.assumes import Assumes
@@ -217,3 +220,23 @@ def mixture_of_experts(view: NodeView) -> list[TensorExpr]:
         raise NoRule(f"rows of rank {rank} and a router of rank {len(router)}")
     reads = (_row(0, x, rank), Read(1, (linear, dim_index(rank + 1, router[1]))))
     return [positional(x, reads, (x[-1], router[1]), [rank - 1])]
+
+
+@rule(
+    "MoEGroupRouter",
+    domain=MICROSOFT,
+    assumes=(Assumes.FITTING_SIZES,),
+    has=Operator(finite=always, items=Items.ANY),
+)
+def group_router(view: NodeView) -> list[TensorExpr]:
+    """Scores of a row decide, group by group, which experts of the row keep theirs."""
+    logits = view.shape(0)
+    if view.has(2) or len(logits) not in (2, 3):
+        raise NoRule("rows that are multiplied inside" if view.has(2) else "rows of another rank")
+    *lead, experts = logits
+    out: Shape = (prod(lead, start=ONE), experts)
+    token = dim_index(0, out[0])
+    index = [digit(token, prod(lead[d + 1 :], start=ONE), e) for d, e in enumerate(lead)]
+    line = dim_index(2, experts)
+    reads = (Read(0, (*index, line)), Read(1, (line,)))
+    return [positional(out, reads, (experts,), [1])] * view.n_outputs

@@ -62,7 +62,10 @@ REFUSED = frozenset(
         ),
         *(("", op) for op in ["Det", "GridSample", "RoiAlign", "DFT", "STFT", "RotaryEmbedding"]),
         *((MS, op) for op in ["MatMulIntegerToFloat", "DynamicQuantizeMatMul", "MatMulNBits"]),
-        *((MS, op) for op in ["FusedConv", "MoE", "RotaryEmbedding", "DequantizeLinear"]),
+        *(
+            (MS, op)
+            for op in ["FusedConv", "MoE", "MoEGroupRouter", "RotaryEmbedding", "DequantizeLinear"]
+        ),
         ("", "DequantizeLinear"),
     }
 )
