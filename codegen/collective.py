@@ -7,7 +7,7 @@ lane. Words are uint32, counts int32.
 from collections.abc import Sequence
 
 from pitc.codegen import ptx, tir
-from pitc.codegen.ptx import Register
+from pitc.codegen.ptx import Register, Window
 from pitc.codegen.tir import Expr, T
 
 WARP = (1, 2, 4, 8, 16)
@@ -80,3 +80,31 @@ def before(word: Expr, lane: Expr) -> Expr:
     """How many bits of a uint32 below bit `lane` are set, as int32."""
     below = (T.uint32(1) << T.Cast("uint32", lane)) - T.uint32(1)
     return population(word & below)
+
+
+class BlockSums:
+    """Sums over the warps of a thread block, which all of its threads ask for at once.
+
+    Args:
+        thread: Number of the thread, int32.
+
+    Attributes:
+        warp, lane: Numbers of its warp, and of the thread in it.
+    """
+
+    WARPS = 8
+
+    def __init__(self, thread: Expr) -> None:
+        self._sums = Window(self.WARPS * 4, addressed=False).view("int32")
+        self.warp, self.lane = ptx.held(thread // 32, "int32"), ptx.held(thread % 32, "int32")
+
+    def of(self, mine: Expr) -> tuple[Expr, Expr]:
+        """A number of each thread: its sums over the warps in front, and over all; int32."""
+        of_warp = total(mine)
+        ptx.barrier()  # all have read the sums before
+        with tir.when(self.lane == 0):
+            tir.assign(self._sums, of_warp, self.warp)
+        ptx.barrier()
+        there = T.if_then_else(self.lane < self.WARPS, self._sums[self.lane], T.int32(0))
+        sums = ptx.held(there, "int32")
+        return total(T.Select(self.lane < self.warp, sums, T.int32(0))), total(sums)

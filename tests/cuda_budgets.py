@@ -64,6 +64,7 @@ BUDGETS = (
     Budget("pack_b*_cuda", 256, 4, 64, 0),
     Budget("unpack_b*_cuda", 256, 4, 64, 0),
     Budget("live_*_cuda", 256, 4, 64, 32),
+    Budget("group_*_cuda", 256, 4, 64, 32),
     Budget("elementwise_*_cuda", 256, 2, 128, 35328),
 )
 

@@ -15,6 +15,7 @@ FILES = (
     "test_detect_cuda.py",
     "test_cuda_listed.py",
     "test_cuda_contract.py",
+    "test_cuda_grouped.py",
     "test_cuda_attention.py",
     "test_cuda_seen.py",
     "test_cuda_attention_grad.py",
@@ -28,7 +29,7 @@ SANITIZER, COMPLAINED = "compute-sanitizer", 9
 SANITIZED_TESTS = (
     "test_rows_move or test_rows_of_any_length or test_variants or test_attends"
     " or (test_widths and attention_grad) or test_from_zeros_to_the_product or test_blocks_of_k"
-    " or test_detects_and_lists or (test_multiplies and 130)"
+    " or test_detects_and_lists or (test_multiplies and 130) or (test_each_tile and 33)"
 )
 """Few, but every family: it slows kernels down by far."""
 JOURNAL, STEP = "PITC_GPU_JOURNAL", "PITC_GPU_STEP"

@@ -17,6 +17,7 @@ import onnx
 
 import pitc
 from models.bert import BERT_BASE, BertConfig, bert
+from models.experts import ExpertsConfig, experts
 from models.half import half
 from models.opt import OptConfig, opt_ffn
 from models.sparsity import Sparsity
@@ -40,7 +41,7 @@ class Model:
     """
 
     name: str
-    config: BertConfig | OptConfig
+    config: BertConfig | OptConfig | ExpertsConfig
     is_half: bool = True
     options: tuple[tuple[str, str], ...] = ()
     tolerance: float = 2e-2
@@ -54,7 +55,13 @@ class Model:
         """The model."""
         rng = np.random.default_rng(0)
         config = self.config
-        made = bert(config, rng) if isinstance(config, BertConfig) else opt_ffn(config, rng)
+        match config:
+            case BertConfig():
+                made = bert(config, rng)
+            case OptConfig():
+                made = opt_ffn(config, rng)
+            case ExpertsConfig():
+                made = experts(config, rng)
         return half(made) if self.is_half else made
 
     def feeds(self, mask: Array) -> dict[str, Array]:
@@ -67,12 +74,15 @@ class Model:
                 "attention_mask": mask,
                 "token_type_ids": np.zeros_like(ids),
             }
-        x = rng.standard_normal((*mask.shape, self.config.hidden))
-        return {"hidden_state": x.astype(np.float16 if self.is_half else np.float32)}
+        layer = isinstance(self.config, ExpertsConfig)  # of tokens in a row
+        shape, name = ((mask.size,), "x") if layer else (mask.shape, "hidden_state")
+        x = rng.standard_normal((*shape, self.config.hidden))
+        return {name: x.astype(np.float16 if self.is_half else np.float32)}
 
 
 _BERT = BertConfig(layers=2, hidden=128, heads=2, ffn=256, vocab=50, positions=512)
 _OPT = OptConfig(layers=1, hidden=256, heads=2, ffn=1024, vocab=50, sparsity=Sparsity(0.9, 1))
+_EXPERTS = ExpertsConfig("looked_up", 8, 128, 256, 2, gated=True, bias=True)
 _EXACT = (("tf32", "0"),)
 MODELS: tuple[Model, ...] = (
     Model("bert-f16", _BERT),
@@ -84,6 +94,8 @@ MODELS: tuple[Model, ...] = (
         for kind in ("dense", "tile", "block", "square")
     ),
     Model("opt-ffn-f32", _OPT, is_half=False, options=_EXACT, tolerance=2e-5),
+    Model("experts-f16", _EXPERTS),
+    Model("experts-f32", _EXPERTS, is_half=False, options=_EXACT, tolerance=2e-5),
 )
 LARGE = Model("bert-base", BERT_BASE)
 SMALL = Model("bert-base", replace(BERT_BASE, layers=1, hidden=64, heads=1, ffn=128, vocab=50))

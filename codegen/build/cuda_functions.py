@@ -11,6 +11,7 @@ attention_grad_d64_v64_f32
 pack_b4                 pack_b16_cuda, pack_b4_cuda
 pack_b1                 pack_b16_cuda, pack_b4_cuda, pack_b2_cuda, pack_b1_cuda
 live_points             live_counts_cuda, live_points_cuda
+group_rows              group_counts_cuda, group_rows_cuda
 elementwise_HASH        elementwise_HASH_cuda
 """
 
@@ -47,7 +48,7 @@ def cuda_functions(request: KernelRequest) -> Iterator[Any]:
         "contract_square": contract_cuda.contract_square,
     }
     family, symbol = request.family, request.symbol
-    if family in ("live_points", "pack", "unpack"):
+    if family in ("group_rows", "live_points", "pack", "unpack"):
         yield from _of_points(request)
         return
     params = dict(request.params) | {"dtype": request.dtype}
@@ -95,9 +96,13 @@ def _of_heads(request: KernelRequest, params: Mapping[str, Any]) -> Iterator[Any
 
 def _of_points(request: KernelRequest) -> Iterator[Any]:
     """Functions that do not depend on what numbers there are."""
-    from pitc.codegen.families import live_points_cuda, pack_cuda
+    from pitc.codegen.families import group_rows_cuda, live_points_cuda, pack_cuda
 
     family = request.family
+    if family == "group_rows":
+        yield group_rows_cuda.group_counts("group_counts_cuda")
+        yield group_rows_cuda.group_rows("group_rows_cuda")
+        return
     if family == "live_points":
         yield live_points_cuda.live_counts("live_counts_cuda")
         yield live_points_cuda.live_points("live_points_cuda")

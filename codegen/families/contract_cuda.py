@@ -1,6 +1,7 @@
 """Contractions on a multiprocessor: C[rows_c[i], :] = act(sums + bias) + residual[i, :].
 
     gather_gemm        sums = A[rows_a[i], :] @ B             PIT axis m: micro-tiles 1 x K
+     .. grouped        B is the matrix that a dense tile names
     contract_tile      sums = A[i, listed k] @ B[listed k]    PIT axis k: micro-tiles rows x 1
     contract_square    the same, A in place, 32 k together    PIT axis k: micro-tiles rows x 32
 
@@ -65,7 +66,8 @@ def gather_gemm(symbol: str, params: Mapping[str, Any], tile: CudaTile) -> Any:
 
     Args:
         symbol: Name of the kernel.
-        params: `dtype`, `activation`, `residual`; `bits`, `loose` and `stored`, 0 if not there.
+        params: `dtype`, `activation`, `residual`; `bits`, `loose`, `stored` and `grouped`, 0 if
+            not there.
         tile: The dense tile.
     """
     return tir.prim_func(symbol, lambda: _gather_gemm(params, tile))
@@ -102,6 +104,9 @@ def _gather_gemm(params: Mapping[str, Any], tile: CudaTile) -> None:
         b = tir.device_tensor("s", (k, n) if stored == "kn" else (n, k), dtype)
     else:
         b = tir.device_tensor("b", (tir.size("panels"), k, PANEL_WIDTH), dtype)
+    of_tile = None
+    if params.get("grouped"):
+        of_tile = tir.device_tensor("of_tile", (tir.size("row_tiles"),), "int32")
     swrite = SWrite(params, listed, n)
 
     def steps(engine: Engine, block: ring.Block, place: Place) -> Steps:
@@ -124,8 +129,12 @@ def _gather_gemm(params: Mapping[str, Any], tile: CudaTile) -> None:
         elif stored == "kn":
             source_b = sread.StoredRows(tir.flat(b), columns, width, step_k, place.j)
         else:
-            panels = ptx.int32(b.shape[0])
-            source_b = sread.PanelRows(tir.flat(b), panels, width, step_k, place.j)
+            panels, j = ptx.int32(b.shape[0]), place.j
+            if of_tile is not None:  # the matrices lie one behind the other
+                each = ptx.steps(columns, PANEL_WIDTH)
+                group = ptx.held(of_tile[T.truncdiv(place.first, tile.m)] * each, "int32")
+                panels, j = group + each, group + j
+            source_b = sread.PanelRows(tir.flat(b), panels, width, step_k, j)
         source_a = sread.Rows(tir.flat(a), width, step_k, row_of_a)
         feeds = (
             ring.Feed(block, left, source_a, loose=loose),

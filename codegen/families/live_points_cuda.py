@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from pitc.codegen import collective, ptx, tir
-from pitc.codegen.ptx import CHUNK_BYTES, Window
+from pitc.codegen.ptx import CHUNK_BYTES
 from pitc.codegen.tir import Buffer, Expr, T
 
-_WARPS = 8
+_WARPS = collective.BlockSums.WARPS
 _THREADS = 32 * _WARPS
 _WARP_POINTS = 32 * CHUNK_BYTES
 POINTS = _WARPS * _WARP_POINTS
@@ -93,8 +93,8 @@ class _Walk:
 
     def __init__(self, live: Buffer, counts: Buffer, thread: Expr) -> None:
         self._live, self._chunks = live, ptx.seen_as(live, "uint32x4")
-        self._sums = Window(_WARPS * 4, addressed=False).view("int32")
-        self._warp, self._lane = ptx.held(thread // 32, "int32"), ptx.held(thread % 32, "int32")
+        self._block = collective.BlockSums(thread)
+        self._warp, self._lane = self._block.warp, self._block.lane
         self.parts = ptx.held(ptx.int32(counts.shape[0]), "int32")
         points = live.shape[0]
         turns = T.truncdiv(points + tir.int64(POINTS - 1), tir.int64(POINTS))
@@ -136,15 +136,7 @@ class _Walk:
 
     def sums(self, mine: Expr) -> tuple[Expr, Expr]:
         """A number of each thread: its sums over the warps in front, and over all; int32."""
-        of_warp = collective.total(mine)
-        ptx.barrier()  # all have read the sums before
-        with tir.when(self._lane == 0):
-            tir.assign(self._sums, of_warp, self._warp)
-        ptx.barrier()
-        there = T.if_then_else(self._lane < _WARPS, self._sums[self._lane], T.int32(0))
-        sums = ptx.held(there, "int32")
-        before = collective.total(T.Select(self._lane < self._warp, sums, T.int32(0)))
-        return before, collective.total(sums)
+        return self._block.of(mine)
 
     def write(self, rows: Buffer, turn: Expr, bits: Expr, place: Expr) -> None:
         """Write the live points of the warp in a turn, from a place on."""

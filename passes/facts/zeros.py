@@ -51,7 +51,8 @@ def holds_zeros(view: NodeView, expr: TensorExpr | None, facts: Sequence[FillFac
             or (is_window(expr) and operand_has_zeros(view))
         )
     graph, name = view.graph, view.out()
-    return source and (graph[name].contracted or is_factor(graph, name))
+    mostly = own is not None and own.mostly
+    return source and (mostly or graph[name].contracted or is_factor(graph, name))
 
 
 def scattered(graph: Graph, name: str) -> bool:

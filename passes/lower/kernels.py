@@ -84,6 +84,11 @@ def kernels_for(plan: Plan, target: Target) -> Roles:
             dense = {"dense": KernelRequest.of("outer_products_dense")}
             listed = {"listed": KernelRequest.of("outer_products")} if plan.masked else {}
             return dense | listed
+        case Grouped() if target.kind == "cuda":
+            sizes = {"k": plan.k, "n": plan.n}
+            names: Params = {"activation": "none", "residual": 0, "grouped": 1}
+            dense_of = {"dense": KernelRequest.of_cuda("gather_gemm", plan.dtype, **sizes, **names)}
+            return dense_of | {"rows": KernelRequest.of("group_rows", "int64", "cuda")}
         case Grouped():
             product: Params = {"k": plan.k, "n": plan.n, "activation": "none", "residual": 0}
             lists = SPARSE_FAMILIES if plan.skips else ()

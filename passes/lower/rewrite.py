@@ -445,7 +445,7 @@ class Rewriter:
         b = self.to.panels.stack(self.build, table, form.attributes[AXES], rounded=rounded)
         rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
         shape = [self.detect(packing.domain).symbol, None, None, plan.n]
-        outputs = [(f"{packing.name}.packed", ir.DataType.FLOAT, shape)]
+        outputs = [(f"{packing.name}.packed", self.dtype(packing.name), shape)]
         (out,) = self.build.kernel(plan, [a, group, b], outputs, node_name(node))
         made = out.producer()
         assert made is not None

@@ -13,13 +13,11 @@ from itertools import chain
 
 import onnx_ir as ir
 
-from pitc.ir.constant import is_nonzero, is_zero
 from pitc.ir.expr import Combine, Reducer, Shape, TensorExpr, sums_products
 from pitc.ir.graph import Graph
 from pitc.ir.index import Coords
 from pitc.ir.nodes import first_output, fused_parts, input_names
 from pitc.ir.refusal import Code
-from pitc.ir.region import Test
 from pitc.ir.since import Since
 from pitc.ir.sizes import sizes_known
 from pitc.passes.exprs.coordinates import follow
@@ -39,6 +37,7 @@ from pitc.passes.regions.form import (
 )
 from pitc.passes.regions.grouped_factors import group_coords
 from pitc.passes.regions.price import contraction_flops
+from pitc.passes.regions.rarely_dead import asks_lines, is_rarely_dead
 from pitc.passes.rules.record import PackRule, operator_of
 
 MOST_STEPS = 5  # back from a contraction to a softmax
@@ -217,7 +216,7 @@ def live_terms(search: Search) -> Iterator[PackCandidate]:
             contexts = search.contexts.of_terms(names)
             for context in sorted(contexts, key=lambda c: c.domain not in packed):
                 whole = context.undivided(first_output(node))
-                if not context.domain.rarely_dead:
+                if not asks_lines(search.graph, context.domain):
                     yield from search.candidates(context, node, expr, whole)
 
 
@@ -270,20 +269,6 @@ def asks_why(graph: Graph, node: ir.Node) -> bool:
     of a contraction.
     """
     return bool(graph[first_output(node)].dead or contraction_flops(graph, node))
-
-
-def is_rarely_dead(graph: Graph, domain: Domain) -> bool:
-    """True where a point is dead only if all of a line is, by what its tests or their values say.
-
-    c[q] != 0, known to be 1 where m[q, k] == 0 for all k   ->   True
-    """
-
-    def is_of_lines(test: Test) -> bool:
-        facts = (f for f in graph[test.src].fills if test.src not in f.region.sources)
-        holds = [f.region for f in facts if (is_nonzero if test.yes else is_zero)(f.constant)]
-        return bool(holds) and all(any(t.alls for t in where) for where in holds)
-
-    return domain.rarely_dead or any(t.pred == "nz" and is_of_lines(t) for t in domain.dead)
 
 
 def weighs(graph: Graph, node: ir.Node) -> bool:

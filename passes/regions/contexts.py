@@ -26,6 +26,7 @@ from pitc.passes.regions.domain import Domain, domain_of, named_coords, why_no_d
 from pitc.passes.regions.form import FormContext, zero_facts, zero_regions
 from pitc.passes.regions.live_tests import can_compute, why_not
 from pitc.passes.regions.price import contraction_flops
+from pitc.passes.regions.rarely_dead import asks_lines
 from pitc.passes.regions.terms import term_domains
 from pitc.passes.rules.record import PackRule, operator_of
 
@@ -195,13 +196,13 @@ def contexts_of(graph: Graph) -> Contexts:
                 work[domain] += flops
     paying = sorted(
         (d for d in work if can_compute(graph, d) and not _asks_all_pairs(graph, d)),
-        key=lambda d: (d.rarely_dead, -work[d], sorted(map(str, d.dead))),
+        key=lambda d: (asks_lines(graph, d), -work[d], sorted(map(str, d.dead))),
     )
     lines = _whole_lines(paying)
     index, paths = Tested.of(graph), Paths(graph)
     valued = [d for d in paying if d.sources() and d.dead not in lines]
     covered = {d: _covered_flops(graph, d, index, paths) for d in valued}
-    valued.sort(key=lambda d: (d.rarely_dead, -covered[d], len(d.dead), _share(graph, d)))
+    valued.sort(key=lambda d: (asks_lines(graph, d), -covered[d], len(d.dead), _share(graph, d)))
     rank = next((d.rank for d in valued), None)
     positional = [d for d in paying if not d.sources()]
     first = [d for d in positional if rank is None or d.rank == rank]
@@ -250,7 +251,7 @@ def _zero_domains(graph: Graph, node: ir.Node) -> Iterator[Domain]:
     rows = operator_of(node).packs is PackRule.CONTRACTION
     zeros = (r for r in zero_regions(graph, first_output(node)) if rows and len(r) == 1)
     found = (domain for domain, _ in filter(None, map(domain_of, zeros)))
-    yield from (domain for domain in found if not domain.rarely_dead)
+    yield from (domain for domain in found if not asks_lines(graph, domain))
 
 
 def _asks_all_pairs(graph: Graph, domain: Domain) -> bool:

@@ -17,8 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-import numpy as np
-
 from pitc.ir.expr import Shape
 from pitc.ir.index import ONE, Digit, Poly, dim_index
 from pitc.ir.nodes import input_names
@@ -56,11 +54,12 @@ def grouped(site: PackCandidate) -> Form | Refusal:
     """E and m, e, or m and n: rows by the matrices that an index or a coordinate names."""
     graph, factors = site.context.graph, _factors_at(site)
     assert factors is not None
-    if graph.target.kind != "cpu":
-        return site.refuse(Code.NO_KERNEL, "a product by groups of rows (e x m) has no kernel")
     (e, k, n), x = factors.axes, site.input(factors.rows.operand)
-    if any(graph[name].dtype != np.float32 for name in (factors.table, x, site.out.name)):
-        return site.refuse(Code.NO_LOWERING, "grouped products are lowered for float32 only")
+    dtypes = {str(graph[name].dtype) for name in (factors.table, x, site.out.name)}
+    wanted = ("float32",) if graph.target.kind == "cpu" else ("float32", "float16")
+    if len(dtypes) > 1 or not dtypes <= {*wanted}:
+        types = " and ".join(wanted)
+        return site.refuse(Code.NO_LOWERING, f"grouped products are lowered for {types} only")
     table = static_shape(graph[factors.table].shape or ())
     if table is None or min(table[k], table[n]) < graph.target.least_extent:
         return site.refuse(Code.NO_GAIN, "its matrices are small")
@@ -92,7 +91,7 @@ def grouped(site: PackCandidate) -> Form | Refusal:
         operands,
         "EPContext",
         {AXES: factors.axes, **group.attributes},
-        plan=Grouped(groups=table[e], k=table[k], n=table[n]),
+        plan=Grouped(groups=table[e], k=table[k], n=table[n], dtype=dtypes.pop()),
         absorbs=factors.nodes,
     )
 

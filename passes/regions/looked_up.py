@@ -12,11 +12,13 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Combine
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, substitute
+from pitc.ir.index import ONE, Poly, dim_index, substitute
 from pitc.ir.nodes import input_names
 from pitc.passes.regions.stored import Index, Origin, origins
 from pitc.passes.rules.record import PackRule, operator_of
 
+NUMBER = 1 << 20
+"""The axis that stands for what an index says, among those of a product."""
 LOOK_UPS = (PackRule.LOOK_UP, PackRule.LOOK_UP_VECTORS)
 
 
@@ -76,8 +78,32 @@ def _look_up(graph: Graph, origin: Origin) -> LookedUp | None:
     whole = given is not None and given.kind == "i"
     if not whole or None in at or reads[0].index.count(None) != 1:
         return None
-    for table in origins(graph, input_names(node)[0], behind(reads[0].index), scaled=False):
-        if graph.is_constant(table.name) and table.index.count(None) == 1:
+    data, read = input_names(node)[0], behind(reads[0].index)
+    shape = graph[data].shape
+    if shape is None:
+        return None
+    number = dim_index(NUMBER, shape[read.index(None)])
+    whole_read = tuple(number if p is None else p for p in read)
+    for table in origins(graph, data, whole_read, scaled=False):
+        dim = _of_numbers(graph, table, shape[read.index(None)])
+        if graph.is_constant(table.name) and dim is not None:
             nodes = (*origin.nodes, node, *table.nodes)
-            return LookedUp(table.name, table.index, place, at, nodes)
+            index = tuple(None if d == dim else p for d, p in enumerate(table.index))
+            return LookedUp(table.name, index, place, at, nodes)
     return None
+
+
+def _of_numbers(graph: Graph, table: Origin, count: Poly) -> int | None:
+    """The dimension of a value that is looked up, if its slices are those of the look-up in their
+    order: none are left out, turned around or repeated in front of it.
+    """
+    shape, number = graph[table.name].shape or (), dim_index(NUMBER, count)
+    found = [d for d, p in enumerate(table.index) if p == number and shape[d] == count]
+    others = (p for d, p in enumerate(table.index) if d not in found)
+    if len(found) != 1 or any(p is None or _names(p) for p in others):
+        return None
+    return found[0]
+
+
+def _names(index: Poly) -> bool:
+    return any(d.dim == NUMBER for d in index.digits())

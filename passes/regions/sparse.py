@@ -105,7 +105,7 @@ def _operand(view: NodeView, expr: TensorExpr, read: Read) -> SparseOperand | Re
 
 def sparse_rows(graph: Graph, node: ir.Node, form: Form) -> SparseOperand | None:
     """The rows of a grouped product, where they may hold zeros and a look at them may pay."""
-    if not isinstance(form.plan, Grouped):
+    if not isinstance(form.plan, Grouped) or graph.target.kind != "cpu":
         return None
     plan, (rows, _, table) = form.plan, form.operands
     if plan.k * plan.n < graph.target.least_weight:

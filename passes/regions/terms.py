@@ -51,6 +51,7 @@ from pitc.passes.regions.form import (
     zero_facts,
 )
 from pitc.passes.regions.layout import layout_of, wide
+from pitc.passes.regions.rarely_dead import asks_lines
 from pitc.passes.rules.record import PackRule, operator_of
 
 
@@ -67,7 +68,7 @@ def term_domains(graph: Graph, node: ir.Node) -> Iterator[Domain]:
             domain, coords = domain_of(where) or (None, ())
             axes = [p and bare_dim(p) for p in (read.index[c.dim] for c in coords)]
             summed = {a for a, kind in kinds.items() if kind is Kind.K}
-            if domain is not None and not domain.rarely_dead and summed.issuperset(axes):
+            if domain is not None and not asks_lines(graph, domain) and summed.issuperset(axes):
                 yield domain
 
 

@@ -236,7 +236,9 @@ def _off_is_zero(view: NodeView) -> bool:
 @rule(
     "OneHot",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
-    has=Operator(finite=always, value=values.one_hot, zeros=Zeros(_off_is_zero), items=Items.ANY),
+    has=Operator(
+        finite=always, value=values.one_hot, zeros=Zeros(_off_is_zero, mostly=True), items=Items.ANY
+    ),
 )
 def one_hot(view: NodeView) -> list[TensorExpr]:
     """y[i, d] = on if index[i] == d, else off; index may count from the end."""

@@ -177,10 +177,12 @@ class Zeros:
     Args:
         expected: True for a node whose result is expected to hold some.
         scattered: They are single elements: of whole lines nothing is to be said.
+        mostly: It holds little else, so that they matter wherever they arrive.
     """
 
     expected: Callable[[NodeView], bool]
     scattered: bool = False
+    mostly: bool = False
 
 
 @dataclass(frozen=True, slots=True)

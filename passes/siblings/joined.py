@@ -107,7 +107,7 @@ class Joiner:
         return Joined(value, Lead.NOTHING, self.rank(value))
 
     def _join(self, values: Values) -> Joined:
-        if all(v is not None and v.is_initializer() for v in values):
+        if all(v is not None and v.is_initializer() and not v.is_graph_input() for v in values):
             return self._constants(values)
         if (rows := self._rows_of_lists(values)) is not None:
             return rows
@@ -248,7 +248,9 @@ def _coordinate(graph: Graph, value: ir.Value) -> tuple[ir.Node, int, bool] | No
     for origin in origins(graph, name, (rows, ZERO)[: len(shape)], scaled=False):
         node = graph[origin.name].producer
         if node is not None and node.op_identifier() == ("", "NonZero", ""):
+            places = graph[origin.name].shape
+            whole = places is not None and places[1] == shape[0] and origin.index[1] == rows
             coordinate = None if origin.index[0] is None else origin.index[0].as_int()
-            if coordinate is not None and origin.index[1] == rows:
+            if coordinate is not None and whole:  # and not the first ones of the list
                 return node, coordinate, len(shape) == 2
     return None

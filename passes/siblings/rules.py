@@ -17,8 +17,13 @@ from pitc.passes.siblings.joined import ELEMENTWISE, Joined, Joiner, Lead, Rule
 
 
 def elementwise(j: Joiner, node: ir.Node, operands: Sequence[Joined], lead: Lead) -> list[ir.Value]:
-    """Operands broadcast from the last dimension."""
+    """Operands broadcast from the last dimension; of other operators only the first one differs."""
     rank = j.rank(node.outputs[0])
+    name, beside = node.op_identifier()[:2], operands[1:]
+    if name == TO_THE_FIRST and operands[0].lead is lead:
+        beside = ()
+    if name not in BROADCASTING and any(x.lead is not Lead.NOTHING or x.rank for x in beside):
+        raise NoRule(f"operands of {node.op_type} that do not broadcast")
     given = zip(node.inputs, operands, strict=True)
     return j.make(node, [_broadcast(j, x, v, rank, lead) for x, v in given])
 
@@ -149,6 +154,17 @@ def _axis(node: ir.Node, default: int, rank: int) -> int:
 
 AXES = {"LayerNormalization": -1, "LogSoftmax": -1, "Softmax": -1, "Split": 0, "TopK": -1}
 """What an axis is where nothing says it, from operator set 13 on."""
+BROADCASTING = frozenset(
+    ("", name)
+    for name in (
+        *("Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal"),
+        *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul"),
+        *("Or", "Pow", "Sub", "Sum", "Where", "Xor"),
+    )
+)
+"""Operators whose operands all broadcast to each other."""
+TO_THE_FIRST = ("", "PRelu")
+"""One whose second operand broadcasts to the first one."""
 REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")
 RULES: Mapping[str, Rule] = {
     ELEMENTWISE: elementwise,

@@ -53,7 +53,7 @@ def kernels_of(plan: KernelPlan, target: Target, rows: int | None = None) -> Ker
     if isinstance(plan, AttentionGrad) and target.kind == "cuda":
         tile = GradientTile(plan.d, plan.dv)
         return Kernels("simt", KernelRecord(plan.op, (f"simt{tile.m}x{tile.n}",)))
-    if target.kind == "cuda" and isinstance(plan, Contract | Attention):
+    if target.kind == "cuda" and isinstance(plan, Contract | Attention | Grouped):
         return _on_cuda(plan, target.machines, rows)
     levels, engine = [cpu_level_of(name) for name in target.machines], "cpu"
     if isinstance(plan, Contract | Attention) and plan.rounded:
@@ -79,7 +79,9 @@ def kernels_of(plan: KernelPlan, target: Target, rows: int | None = None) -> Ker
     return Kernels(engine, KernelRecord(plan.op, tiles, cut))
 
 
-def _on_cuda(plan: Contract | Attention, archs: tuple[str, ...], rows: int | None) -> Kernels:
+def _on_cuda(
+    plan: Contract | Attention | Grouped, archs: tuple[str, ...], rows: int | None
+) -> Kernels:
     dtype = plan.dtype
     engines = ("mma", "simt") if dtype == "float32" else ("mma",)
     if isinstance(plan, Attention):

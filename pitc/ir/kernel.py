@@ -39,8 +39,8 @@ class KernelRequest:
         family: `pack`, `unpack`, `gather_gemm`, `contract_row`, `contract_tile`, `contract_block`,
             `panels`, `stored_rows`, `swrite_columns`, `attention`, `attention_grad`,
             `outer_products`, `outer_products_dense`, `norm` or `elementwise`; of GPUs also
-            `detect`, `choose`, `lists`, `contract_square` and `live_points`.
-        params: Static parameters, sorted by name: none (pack, unpack, outer_products,
+            `detect`, `choose`, `lists`, `contract_square`, `group_rows` and `live_points`.
+        params: Static parameters, sorted by name: none (pack, unpack, outer_products, group_rows,
             live_points); `k`, `n`, `activation`, `residual` (gather_gemm, contract_*), perhaps
             `input_relu`, and of gather_gemm `bits`, `left_words`, `rounds_result`, `stored` and
             `factor`, of contract_block of a sampled product `stored` too; `k` (panels); `k`, `n`,
@@ -49,7 +49,8 @@ class KernelRequest:
             GPUs `sees` (attention, `pitc.ir.seen`); `d`, `dv`, `bias`, perhaps `pairs`, `floor`
             (attention_grad); `n`, `centred`, `bias` (norm); `kinds`, `formula`
             (elementwise, `pitc.ir.formula`). A GPU's kernels have no `k` and `n`,
-            but `loose`: rows may start anywhere. `detect` has `bits` where a contraction has told
+            but `loose`: rows may start anywhere. gather_gemm has `grouped` where each dense tile
+            has a matrix. `detect` has `bits` where a contraction has told
             what is not 0.
         dtype: Type of the elements, or of the words that are moved (`int32`, `int8`); of a mask
             `bool`.
@@ -126,7 +127,7 @@ class KernelRequest:
         raise ValueError(f"unknown kernel family {self.family!r}")
 
     def _cuda_symbol(self, p: Mapping[str, int | str]) -> str:
-        if self.family == "live_points":
+        if self.family in ("group_rows", "live_points"):
             return self.family
         if self.family == "elementwise":
             return Formula.of(str(p["kinds"]).split(","), str(p["formula"])).symbol
@@ -140,5 +141,6 @@ class KernelRequest:
             name += [f"sees_{p['sees']}"] if p.get("sees") else []
         else:
             flags = {"res": p["residual"], "bits": p.get("bits"), p.get("stored"): p.get("stored")}
+            flags["grouped"] = p.get("grouped")
             name += [str(p["activation"]), *(str(text) for text, flag in flags.items() if flag)]
         return "_".join([*name, *(["loose"] if p["loose"] else []), _TAGS[self.dtype]])

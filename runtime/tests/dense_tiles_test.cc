@@ -25,20 +25,24 @@ ContractPlan Plan(Element type) {
   return plan;
 }
 
+std::vector<DenseTile> Offered(const ContractPlan& plan, int arch, int shared, bool tf32) {
+  return OfferedTiles(plan.dtype, plan.prices.clocks, arch, shared, tf32);
+}
+
 void TakesTheClocksOfTheNearestOlderOne() {
   ContractPlan plan = Plan(Element::kFloat16);
   plan.prices.clocks[1].clocks[0] = 700;
-  CHECK(OfferedTiles(plan, 80, kAll, true)[0].clocks == 512);
-  CHECK(OfferedTiles(plan, 89, kAll, true)[0].clocks == 512);
-  CHECK(OfferedTiles(plan, 90, kAll, true)[0].clocks == 700);
-  CHECK(OfferedTiles(plan, 120, kAll, true)[0].clocks == 700);
-  CHECK(OfferedTiles(plan, 75, kAll, true)[0].clocks == 512);  // there is no older one
+  CHECK(Offered(plan, 80, kAll, true)[0].clocks == 512);
+  CHECK(Offered(plan, 89, kAll, true)[0].clocks == 512);
+  CHECK(Offered(plan, 90, kAll, true)[0].clocks == 700);
+  CHECK(Offered(plan, 120, kAll, true)[0].clocks == 700);
+  CHECK(Offered(plan, 75, kAll, true)[0].clocks == 512);  // there is no older one
 }
 
 void OffersWhatServes() {
   const auto names = [](Element type, int shared, bool tf32) {
     std::string all;
-    for (const DenseTile& tile : OfferedTiles(Plan(type), 80, shared, tf32))
+    for (const DenseTile& tile : Offered(Plan(type), 80, shared, tf32))
       all += std::string(tile.shape->name) + " ";
     return all;
   };
@@ -56,7 +60,7 @@ void OffersWhatServes() {
 // The example of dense_tiles.h, and others.
 void TakesTheLeastTime() {
   const ContractPlan plan = Plan(Element::kFloat16);
-  const std::vector<DenseTile> tiles = OfferedTiles(plan, 80, kAll, true);
+  const std::vector<DenseTile> tiles = Offered(plan, 80, kAll, true);
   const auto fastest = [&](int64_t rows, int processors) {
     return std::string(
         tiles[FastestTile(tiles, plan.dtype, pitc::ProductOf(plan), rows, processors)].shape->name);

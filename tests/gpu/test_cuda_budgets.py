@@ -40,6 +40,7 @@ FORMS: tuple[tuple[str, dict[str, int | str]], ...] = (
     ("gather_gemm", FULL | {"k": 1}),
     ("gather_gemm", PLAIN | {"stored": "kn"}),
     ("gather_gemm", PLAIN | {"stored": "nk"}),
+    ("gather_gemm", PLAIN | {"grouped": 1}),
     ("contract_tile", FULL),
     ("contract_square", FULL),
     ("contract_square", FULL | {"k": 1}),
@@ -56,6 +57,7 @@ FORMS: tuple[tuple[str, dict[str, int | str]], ...] = (
 OTHERS = [
     *(KernelRequest.of_cuda(family, "int8") for family in ("pack", "unpack")),
     KernelRequest.of("live_points", "bool", "cuda"),
+    KernelRequest.of("group_rows", "int64", "cuda"),
     *(
         KernelRequest.of("elementwise", "float32", "cuda", kinds=kinds, formula=formula)
         for kinds, formula in (NORM, CROWDED, FLAT["comparisons"])

@@ -15,7 +15,7 @@ from models.graph import GraphBuilder
 from pitc.ir.target import CUDA
 from pitc.passes.facts.few_elements import most_elements
 from tests.fact_check import proven
-from tests.lower_support import lower, plans, weight
+from tests.lower_support import lower, lower_and_compare, plans, weight
 from tests.plan_reference import run_lowered
 
 Body = Callable[[GraphBuilder], str]
@@ -187,3 +187,32 @@ def test_a_product_of_few_terms_is_right() -> None:
     (record,) = [r for r in made.report.nodes if r.lowering == "sparse_product"]
     assert record.engine == "cpu" and record.sparse.startswith("at most 1/50 of 'onehot")
     assert [p["op"] for p in plans(lower(proto, target=CUDA))] == []
+
+
+@pytest.mark.parametrize("tokens_first", [False, True])
+def test_gates_of_choices_that_are_added_up(tokens_first: bool) -> None:
+    """spread[t, e] = sum over the choices of gate * one_hot: most of it is 0 in every run."""
+    rng, g, e, k, n = np.random.default_rng(0), GraphBuilder("gates", opset=18), 8, 96, 192
+    x = g.input("x", np.float32, ("t", k))
+    shares = g.op("Softmax", g.op("MatMul", x, weight(g, "router", k, e)), axis=-1)
+    gates, ids = g.ops(2, "TopK", shares, g.ints(2), axis=-1)
+    hot = g.op("OneHot", ids, g.const(e, np.int64), g.const([0.0, 1.0]))
+    chosen = g.op("Mul", hot, g.op("Unsqueeze", gates, g.ints(2)))
+    spread = g.reduce("ReduceSum", chosen, 1, 0)
+    up, down = (
+        g.weight(name, rng.normal(0, 0.1, shape).astype(np.float32))
+        for name, shape in (("up", (e, k, n)), ("down", (e, n, k)))
+    )
+    if tokens_first:
+        h = g.op("Relu", g.op("Einsum", x, up, equation="td,edf->tef"))
+        y = g.op("Einsum", h, down, equation="tef,efd->ted")
+        y = g.op("Einsum", spread, y, equation="te,ted->td")
+    else:
+        h = g.op("Relu", g.op("MatMul", g.op("Unsqueeze", x, g.ints(0)), up))
+        gate = g.op("Unsqueeze", g.op("Transpose", spread, perm=[1, 0]), g.ints(2))
+        y = g.reduce("ReduceSum", g.op("Mul", g.op("MatMul", h, down), gate), 0, 0)
+    g.output(y, "y", np.float32, ("t", k))
+    feeds = ({"x": rng.normal(size=(t, k)).astype(np.float32)} for t in (1, 9, 40))
+    made = lower_and_compare(g.model(), feeds)
+    operations = [p["op"] for p in plans(made) if p["op"] not in MOVES]
+    assert operations == ["grouped", "grouped", *(["add_rows"] * (not tokens_first))]

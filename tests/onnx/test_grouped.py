@@ -12,6 +12,7 @@ import pytest
 
 from models.experts import FORMS, AdaptersConfig, ExpertsConfig, adapters, experts
 from models.graph import GraphBuilder
+from models.half import half
 from pitc.ir.refusal import Code
 from pitc.ir.target import CPU, CUDA
 from pitc.passes.lower.share import share_panels
@@ -302,9 +303,37 @@ def test_other_look_ups_stay_as_they_are(body: Body, code: Code) -> None:
     assert record.refusal is not None and record.refusal.code is code, record.refusal
 
 
-def test_only_float32_on_cpus() -> None:
+def test_types_that_kernels_have() -> None:
+    """float32; on GPUs float16 as well, and there zeros are not skipped."""
     assert plans(lower(built(doubles))) == []
-    assert plans(lower(built(plain), target=CUDA)) == []
+    assert plans(lower(built(doubles), target=CUDA)) == []
+    proto = experts(ExpertsConfig("looked_up", **WIDE), np.random.default_rng(0))
+    for model in (proto, half(proto)):
+        made = plans(lower(model, target=CUDA))
+        assert [p["op"] for p in made] == ["grouped", "grouped"]
+        assert {p["skips"] for p in made} == {"0"}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda g, w: g.op("Slice", w, g.ints(4), g.ints(12), g.ints(0)),
+        lambda g, w: g.op("Slice", w, g.ints(0), g.ints(8), g.ints(0)),
+        lambda g, w: g.op("Slice", w, g.ints(-1), g.ints(-99), g.ints(0), g.ints(-1)),
+        lambda g, w: g.op("Gather", w, g.ints(*np.repeat(np.arange(16), 2).tolist()), axis=0),
+        lambda g, w: g.op("Tile", w, g.ints(2, 1, 1)),
+        lambda g, w: g.op("Transpose", g.op("Transpose", w, perm=[0, 2, 1]), perm=[0, 2, 1]),
+    ],
+    ids=["behind", "the first ones", "turned around", "twice", "twice all", "in order"],
+)
+def test_matrices_of_a_part_of_a_table(part: Callable[[GraphBuilder, str], str]) -> None:
+    """An index counts in what is looked up, from the end of it too."""
+    g = GraphBuilder("part", opset=18)
+    x, ids = g.input("x", np.float32, ("t", 1, 64)), g.input("ids", np.int64, ("t",))
+    w = g.op("Gather", part(g, weight(g, "w", 16, 64, 96)), ids, axis=0)
+    g.output(g.op("MatMul", x, w), "y", np.float32, ("t", 1, 96))
+    rows = np.random.default_rng(0).normal(size=(5, 1, 64)).astype(np.float32)
+    lower_and_compare(g.model(), [{"x": rows, "ids": np.array([0, 1, -1, -2, 7])}])
 
 
 def test_the_source_graph_reads_matrices_from_panels() -> None:

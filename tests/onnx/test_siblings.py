@@ -49,7 +49,12 @@ def towers(make: Make, count: int = LEAST_TERMS, opset: int = 17) -> onnx.ModelP
     return g.model()
 
 
-def lists(make: Make, count: int = LEAST_LISTS, opset: int = 17) -> onnx.ModelProto:
+def lists(
+    make: Make,
+    count: int = LEAST_LISTS,
+    opset: int = 17,
+    some: Callable[[GraphBuilder, str], str] = lambda g, places: places,
+) -> onnx.ModelProto:
     """Rows are listed, and added at their places; a token is in two lists."""
     rng, g = np.random.default_rng(0), GraphBuilder("lists", opset=opset)
     x, which = g.input("x", np.float32, ("t", D)), g.input("which", np.int64, ("t", 1))
@@ -57,7 +62,7 @@ def lists(make: Make, count: int = LEAST_LISTS, opset: int = 17) -> onnx.ModelPr
     for e in range(count):
         mine = [g.op("Equal", which, g.const(k % count, np.int64)) for k in (e, e + 1)]
         either = g.op("Squeeze", g.op("Or", *mine), g.ints(1))
-        places = g.op("Transpose", g.op("NonZero", either), perm=[1, 0])
+        places = g.op("Transpose", some(g, g.op("NonZero", either)), perm=[1, 0])
         rows = g.op("Gather", x, g.op("Squeeze", places, g.ints(1)), axis=0)
         total = g.op("ScatterND", total, places, make(g, rows, e, rng), reduction="add")
     g.output(total, "y", np.float32, ("t", D))
@@ -145,6 +150,64 @@ def test_steps_behind_a_product(way: Any, step: str) -> None:
     assert joined(way(steps(step), count), count) == 1 + {"gated": 1, "product": 1}.get(step, 0) + (
         2 * step.startswith("gemm")
     )
+
+
+def _quantised(axis: int | None) -> Make:
+    """Scales of a number, which differ; or of each column, which do not."""
+
+    def make(g: GraphBuilder, x: str, e: int, rng: np.random.Generator) -> str:
+        shape = () if axis is None else (D,)
+        scale = g.weight(f"s{e if axis is None else ''}", np.full(shape, 0.02 + 0.001 * e, "f"))
+        zero = g.weight("z", np.full(shape, 99, np.uint8))
+        y = g.op("QuantizeLinear", x, scale, zero, axis=axis or 0)
+        return product(g, g.op("DequantizeLinear", y, scale, zero, axis=axis or 0), e, rng)
+
+    return make
+
+
+def _clipped(g: GraphBuilder, x: str, e: int, rng: np.random.Generator) -> str:
+    return product(g, g.op("Clip", x, g.const(-0.1 - e / 10), g.const(0.9)), e, rng)
+
+
+OF_ONE_NUMBER: dict[str, Make] = {
+    "clip": _clipped,
+    "quantised": _quantised(None),
+    "quantised, by columns": _quantised(1),
+}
+
+
+@pytest.mark.parametrize("name", OF_ONE_NUMBER)
+@pytest.mark.parametrize("way", [towers, lists])
+def test_operands_that_do_not_broadcast_stay(way: Any, name: str) -> None:
+    """Bounds, scales: with siblings in front they would be of another rank, or along another
+    axis.
+    """
+    make = OF_ONE_NUMBER[name]
+    count = {towers: LEAST_TERMS, lists: LEAST_LISTS}[way]
+    proto = way(lambda g, x, e, rng: make(g, product(g, x, e, rng), e, rng), count)
+    assert joined(proto, count) == 0
+
+
+@pytest.mark.parametrize(
+    "some",
+    [
+        lambda g, x: g.op("Slice", x, g.ints(0), g.ints(2), g.ints(1)),
+        lambda g, x: g.op("Slice", x, g.ints(0), g.ints(-1), g.ints(1)),
+        lambda g, x: g.op("Slice", x, g.ints(1), g.ints(99), g.ints(1)),
+        lambda g, x: g.op("Slice", x, g.ints(-1), g.ints(-99), g.ints(1), g.ints(-1)),
+    ],
+    ids=["two", "all but the last", "all but the first", "turned around"],
+)
+def test_some_places_of_a_list_stay(some: Callable[[GraphBuilder, str], str]) -> None:
+    """The first ones of all lists are not those of each."""
+    assert joined(lists(product, some=some), LEAST_LISTS) == 0
+
+
+def test_weights_that_a_caller_may_change_stay() -> None:
+    proto = lists(product)
+    name = next(w.name for w in proto.graph.initializer if list(w.dims) == [D, D])
+    proto.graph.input.append(onnx.helper.make_tensor_value_info(name, 1, [D, D]))
+    assert joined(proto, LEAST_LISTS) == 0
 
 
 REFUSED: dict[str, tuple[Make, Make]] = {

@@ -1,7 +1,7 @@
 """Operations of PIT nodes that know no live points: what they read is packed, or whole."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pitc.ir.formula import KINDS
 from pitc.ir.plans.base import (
@@ -11,12 +11,13 @@ from pitc.ir.plans.base import (
     PRICES,
     WEIGHT,
     KernelPlan,
+    Limits,
     Operand,
     Plan,
     RoundingPlan,
     Table,
 )
-from pitc.ir.plans.kinds import EXTENT, Flag, Listed, Name, Real, Whole, Word
+from pitc.ir.plans.kinds import EXTENT, ElementType, Flag, Listed, Name, Real, Whole, Word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,8 @@ class Grouped(RoundingPlan):
     """C[t, j, m] = A[t, j, m] @ B[group[t, j]]: kernel `dense` for the rows of each group.
 
     A is `[T, J, M, K]`, or `[T, 1, M, K]` where all j share its rows. B has a matrix for each
-    group, as panels: `[groups * P, K, NR]`. A group below 0 counts from the end.
+    group, as panels: `[groups * P, K, NR]`. A group below 0 counts from the end. On GPUs the
+    kernels `counts` and `rows` list the rows of each group.
 
     Args:
         groups: How many matrices.
@@ -54,7 +56,10 @@ class Grouped(RoundingPlan):
     """
 
     op = "grouped"
-    machines = ("cpu",)
+    only: ClassVar[Limits] = {
+        "cpu": {"dtype": "float32"},
+        "cuda": {"rounded": "", "skips": "0"},
+    }
     all_operands = (Operand("a"), Operand("group", INT64), Operand("b", WEIGHT))
 
     groups: Annotated[int, EXTENT]
@@ -62,7 +67,7 @@ class Grouped(RoundingPlan):
     n: Annotated[int, EXTENT]
     skips: Annotated[bool, Flag()] = False
     prices: Annotated[Table, PRICES] = ()
-    dtype: Annotated[str, Word(("float32",))] = "float32"
+    dtype: Annotated[str, ElementType()] = "float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,17 +24,17 @@ struct DenseTile {
   int64_t clocks;  // of a step
 };
 
-// Those of a plan that a device of an architecture has shared memory for, with its clocks or those
+// Those of a type that a device of an architecture has shared memory for, with its clocks or those
 // of the nearest older one. `tf32`: float32 may go through tensor cores. Throws Failure if there
 // are none.
-std::vector<DenseTile> OfferedTiles(const ContractPlan& plan, int arch, int most_shared_bytes,
-                                    bool tf32);
+std::vector<DenseTile> OfferedTiles(Element type, const std::vector<TileClocks>& of_archs, int arch,
+                                    int most_shared_bytes, bool tf32);
 
 // How many dense tiles make up a product.
 int64_t TileCount(const CudaTile& tile, int64_t rows, int64_t n);
 
-// The place of the fastest; the first of equals.
+// The place of the fastest; the first of equals. `groups`: of so many the last tile is half full.
 size_t FastestTile(const std::vector<DenseTile>& tiles, Element type, const ProductPlan& product,
-                   int64_t rows, int processors);
+                   int64_t rows, int processors, int64_t groups = 0);
 
 }  // namespace pitc::cuda

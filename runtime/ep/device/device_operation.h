@@ -38,6 +38,12 @@ std::unique_ptr<DeviceOperation> MakeAttention(const AttentionPlan& plan, Device
 std::unique_ptr<DeviceOperation> MakeAttentionGrad(const AttentionGradPlan& plan,
                                                    DeviceKernel queries, DeviceKernel keys);
 std::unique_ptr<DeviceOperation> MakeElementwise(const ElementwisePlan& plan, DeviceKernel kernel);
+// Kernels that list rows by groups.
+struct GroupKernels {
+  DeviceKernel counts, rows;
+};
+std::unique_ptr<DeviceOperation> MakeGrouped(const GroupedPlan& plan, GroupKernels lists,
+                                             DenseProduct product);
 // `steps`: what each step does.
 std::unique_ptr<DeviceOperation> MakeRegion(const RegionPlan& plan, LivePoints points,
                                             std::vector<std::unique_ptr<DeviceOperation>> steps);

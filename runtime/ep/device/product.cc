@@ -12,13 +12,14 @@ DevicePanels ReadPanels(const DeviceRun& run, int b_place, int bias_place, const
   const int64_t padded = panels.count * kPanelWidth;
   ExpectNumbers(bias, Element::kFloat32, 1, 1);
   Expect(bias.shape.dims[0] == padded, bias, "as float32 [", padded, "]");
-  return {run.OnDevice(b), run.OnDevice(bias), panels.count};
+  return {run.OnDevice(b), run.OnDevice(bias), panels.count, 1};
 }
 
 void AddTail(const ProductOperands& operands, const ProductPlan& product, Element type,
              KernelCall* call) {
   const DevicePanels& panels = operands.panels;
-  call->Numbers(panels.b, type, {panels.count, product.k, kPanelWidth});
+  call->Numbers(panels.b, type, {panels.matrices * panels.count, product.k, kPanelWidth});
+  if (operands.of_tile) call->Int32s(operands.of_tile, {operands.row_tiles});
   call->Floats(panels.bias, {panels.count * kPanelWidth});
   if (operands.residual) call->Numbers(operands.residual, type, {operands.count, product.n});
   call->Int32s(operands.rows_c, {operands.count});

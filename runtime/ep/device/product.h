@@ -14,6 +14,7 @@ struct DevicePanels {
   const void* b = nullptr;     // [count, k, kPanelWidth]
   const void* bias = nullptr;  // [count * kPanelWidth]
   int64_t count = 0;
+  int64_t matrices = 1;  // of so many panels each
 };
 DevicePanels ReadPanels(const DeviceRun& run, int b, int bias, const char* role,
                         const ProductPlan& product, Element type);
@@ -31,6 +32,9 @@ struct ProductOperands {
   void* c = nullptr;  // [stored_c, n]
   int64_t stored_c = 0;
   const int32_t* gate = nullptr;  // as DeviceInput::gate
+  // Where there are several matrices: the one of each dense tile of listed rows.
+  const int32_t* of_tile = nullptr;
+  int64_t row_tiles = 0;
 };
 
 // What all contractions have behind A and its lists.
@@ -47,9 +51,9 @@ class DenseProduct {
   const ProductPlan& product() const { return product_; }
   Element type() const { return type_; }
 
-  // Which dense tile suits so many rows.
-  size_t TileFor(int64_t rows, const Device& device) const {
-    return FastestTile(tiles_, type_, product_, rows, device.multiprocessors());
+  // Which dense tile suits so many rows, perhaps of so many groups.
+  size_t TileFor(int64_t rows, const Device& device, int64_t groups = 0) const {
+    return FastestTile(tiles_, type_, product_, rows, device.multiprocessors(), groups);
   }
   const CudaTile& shape(size_t tile) const { return *tiles_[tile].shape; }
 

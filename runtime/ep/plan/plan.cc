@@ -50,7 +50,7 @@ AddRowsPlan ReadAddRows(Fields& in) {
 
 GroupedPlan ReadGrouped(Fields& in) {
   GroupedPlan p = GroupedPlan::Read(in);
-  p.prices = Prices::Read(in, Element::kFloat32, p.skips);
+  p.prices = Prices::Read(in, p.dtype, p.skips);
   return p;
 }
 

@@ -186,7 +186,25 @@ std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeOperation(const PlannedNode& 
     cuda::LivePoints points(load(plan.kernels.Of("counts")), load(plan.kernels.Of("points")));
     return cuda::MakeRegion(*region, std::move(points), std::move(steps));
   }
+  if (const auto* const grouped = std::get_if<GroupedPlan>(&plan.body)) {
+    const ProductPlan product{grouped->k, grouped->n, false};
+    const std::string& rows = plan.kernels.Of("rows");
+    const std::string base = rows.substr(0, rows.rfind('_'));
+    return cuda::MakeGrouped(
+        *grouped, {load(base + "_counts"), load(rows)},
+        MakeDense(product, grouped->dtype, grouped->prices, load, plan.kernels.Of("dense")));
+  }
   return MakeProduct(std::get<ContractPlan>(plan.body), plan.kernels, load);
+}
+
+cuda::DenseProduct CudaEp::MakeDense(const ProductPlan& product, Element type, const Prices& prices,
+                                     const LoadKernel& load, const std::string& base) const {
+  const cuda::Device& device = session_->device;
+  std::vector<cuda::DenseTile> tiles =
+      cuda::OfferedTiles(type, prices.clocks, device.arch(), device.most_shared_bytes(), tf32_);
+  std::vector<cuda::DeviceKernel> tiled;
+  for (const cuda::DenseTile& tile : tiles) tiled.push_back(load(base + "_" + tile.shape->name));
+  return cuda::DenseProduct(product, type, std::move(tiles), std::move(tiled));
 }
 
 std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeProduct(const ContractPlan& contract,
@@ -194,11 +212,8 @@ std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeProduct(const ContractPlan& c
                                                            const LoadKernel& load) const {
   const cuda::Device& device = session_->device;
   const int arch = device.arch(), most_shared = device.most_shared_bytes();
-  const std::vector<cuda::DenseTile> tiles = cuda::OfferedTiles(contract, arch, most_shared, tf32_);
   const auto dense = [&](const ProductPlan& product, const std::string& base) {
-    std::vector<cuda::DeviceKernel> tiled;
-    for (const cuda::DenseTile& tile : tiles) tiled.push_back(load(base + "_" + tile.shape->name));
-    return cuda::DenseProduct(product, contract.dtype, tiles, std::move(tiled));
+    return MakeDense(product, contract.dtype, contract.prices, load, base);
   };
   std::optional<cuda::DenseProduct> inner;
   if (contract.inner) inner.emplace(dense(InnerOf(contract), kernels.Of("inner")));

@@ -34,6 +34,9 @@ class CudaEp : public OrtEp {
   std::unique_ptr<cuda::DeviceOperation> MakeProduct(const ContractPlan& contract,
                                                      const KernelNames& kernels,
                                                      const LoadKernel& load) const;
+  // The dense kernels of a product, of each tile that the device offers.
+  cuda::DenseProduct MakeDense(const ProductPlan& product, Element type, const Prices& prices,
+                               const LoadKernel& load, const std::string& base) const;
 
   const Host host_;
   Plans plans_{Machine::kCuda};
