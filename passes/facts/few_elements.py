@@ -65,7 +65,7 @@ def _lines(graph: Graph, tests: tuple[Test, ...]) -> Iterator[_Line]:
     rest = [a for d, p in enumerate(test.idx) if d != axis for a in p.digits()]
     times = [a.extent.as_int() for a in {a for a in rest if a.dim < 0}]
     size = None if digit is None else digit.extent.as_int()
-    if digit is None or size is None or None in times:
+    if digit is None or not size or None in times:
         return
     others = frozenset(a for a in rest if a.dim >= 0)
     yield _Line(digit, Fraction(prod(t for t in times if t is not None), size), others)

@@ -189,6 +189,21 @@ def test_a_product_of_few_terms_is_right() -> None:
     assert [p["op"] for p in plans(lower(proto, target=CUDA))] == []
 
 
+def test_one_hot_tensors_of_no_numbers() -> None:
+    """There is no share of nothing; sums of none are 0."""
+    for depth, tokens in ((0, "t"), (50, 0)):
+        proto = built(
+            lambda g, n=depth, t=tokens: g.op("MatMul", one_hot(g, "ids", n, t), rows(g, n)),
+            tokens,
+            600,
+        )
+        made = lower(proto)
+        count = 3 if tokens == "t" else 0
+        feeds = {"ids": np.zeros(count, np.int64), "b": np.ones((depth, 600), np.float32)}
+        (found,) = run_lowered(ir.serde.serialize_model(made.model), feeds)
+        assert found.shape == (count, 600) and not found.any()
+
+
 @pytest.mark.parametrize("tokens_first", [False, True])
 def test_gates_of_choices_that_are_added_up(tokens_first: bool) -> None:
     """spread[t, e] = sum over the choices of gate * one_hot: most of it is 0 in every run."""
