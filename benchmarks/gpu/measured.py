@@ -13,11 +13,22 @@ from benchmarks.gpu.run import OURS
 DEVICE = "NVIDIA H100 80GB HBM3"
 """Whose results are told."""
 RESULTS = Path(__file__).parent.parent / "results" / "gpu"
-STEPS = ("copy", "gemm", "spmm", "layer", "attention", "masks", "detector", "wgmma", "bert")
+STEPS = (
+    "copy",
+    "gemm",
+    "spmm",
+    "layer",
+    "attention",
+    "masks",
+    "experts",
+    "detector",
+    "wgmma",
+    "bert",
+)
 """Whose times are told, in this order."""
 PEERS = (
     *("cublas", "torch-padded", "torch-packed", "sdpa-padded", "sdpa", "sdpa-mask", "sdpa-causal"),
-    *("flash-varlen", "flex", "ort-cuda"),
+    *("flash-varlen", "flex", "torch-loop", "torch-grouped", "ort-cuda"),
 )
 """Those that a person would take."""
 SPARSE = ("cusparse-csr-made", "triton-bsr32-made")

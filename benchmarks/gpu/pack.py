@@ -140,7 +140,14 @@ def _record_tests(folder: Path, archs: Sequence[str], tests: Any, *, small: bool
 
 
 def _build_kernels(out: Path, archs: Sequence[str], *, small: bool) -> None:
-    from benchmarks.gpu import elementwise_cases, gradient_cases, mask_cases, models, products
+    from benchmarks.gpu import (
+        elementwise_cases,
+        expert_cases,
+        gradient_cases,
+        mask_cases,
+        models,
+        products,
+    )
     from pitc.codegen.build.cache import kernel_cache
     from pitc.codegen.build.library import build_kernels
 
@@ -148,6 +155,7 @@ def _build_kernels(out: Path, archs: Sequence[str], *, small: bool) -> None:
     asked = [r for model in of_models for r in models.requests_of(model, archs)]
     asked += [*products.requests("float16"), *mask_cases.mask_requests()]
     asked += elementwise_cases.elementwise_requests()
+    asked += expert_cases.expert_requests()
     asked += gradient_cases.gradient_requests()
     build_kernels(list(dict.fromkeys(asked)), ("v4", "v3"), out, _tell, archs, kernel_cache())
     print()

@@ -47,6 +47,7 @@ STEPS: Mapping[str, Step] = {
         Step("layer", 30, 20, has_peers=True),
         Step("attention", 20, 15, has_peers=True),
         Step("masks", 50, 25, has_peers=True),
+        Step("experts", 25, 12, has_peers=True),
         Step("elementwise", 20, 10, has_peers=True),
         Step("gradients", 25, 12, has_peers=True),
         Step("detector", 20, 10),
@@ -61,8 +62,8 @@ STEPS: Mapping[str, Step] = {
 }
 
 FIRST = (
-    *("smoke", *TESTS, "copy", "gemm", "spmm", "layer", "attention", "masks", "elementwise"),
-    *("gradients", "detector", "sessions", "wgmma"),
+    *("smoke", *TESTS, "copy", "gemm", "spmm", "layer", "attention", "masks", "experts"),
+    *("elementwise", "gradients", "detector", "sessions", "wgmma"),
 )
 SECOND = ("smoke", *SANITIZED, "counters", "tiles", "prices")
 PROVIDER = ("smoke", "bert")

@@ -92,6 +92,7 @@ def cases(step: str, folder: Path, device: Device, *, small: bool) -> Iterator[C
 def _timed(run: Run, folder: Path) -> Mapping[str, Callable[[], Iterator[Case]]]:
     from benchmarks.gpu import (
         elementwise_cases,
+        expert_cases,
         gradient_cases,
         layer_cases,
         mask_cases,
@@ -112,6 +113,7 @@ def _timed(run: Run, folder: Path) -> Mapping[str, Callable[[], Iterator[Case]]]
         "attention": lambda: layer_cases.attention_cases(run),
         "masks": lambda: mask_cases.mask_cases(run),
         "elementwise": lambda: elementwise_cases.elementwise_cases(run),
+        "experts": lambda: expert_cases.expert_cases(run),
         "gradients": lambda: gradient_cases.gradient_cases(run),
         "wgmma": lambda: wgmma.wgmma_cases(run, folder),
         "tiles": lambda: tiles.tile_cases(run, folder),

@@ -109,6 +109,8 @@ def test_all_steps_run_through(tmp_path: Path) -> None:
         assert row["error"] < 1e-3 and row["tflops"] > 0 and row["graph"]
         assert "torch" in result["left_out"] and 0 < result["case"]["live_share"] <= 1
     assert named["masks-96-causal"]["case"]["live_pairs"] == 96 * 97 // 2
+    (row,) = named["experts-e4-64x128-40"]["contenders"]
+    assert row["name"] == "pitc" and row["error"] < 1e-3 and row["graph"]
     for name in ("gelu-grad-6x96", "norm-grad-5x66"):
         result = named[f"elementwise-{name}"]
         rows = {row["name"]: row for row in result["contenders"]}

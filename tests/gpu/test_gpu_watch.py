@@ -218,8 +218,8 @@ def test_batches_are_processes_side_by_side_and_behind_one_another() -> None:
     assert named[1] == [[name] for name in steps.TESTS]
     assert named[2] == [
         [
-            *("copy", "gemm", "spmm", "layer", "attention", "masks", "elementwise", "gradients"),
-            "detector",
+            *("copy", "gemm", "spmm", "layer", "attention", "masks", "experts", "elementwise"),
+            *("gradients", "detector"),
         ]
     ]
     assert named[3:] == [[["sessions"]], [["wgmma"]]]
