@@ -164,9 +164,10 @@ void ReadsPlansForGpus() {
   CHECK(Contains(Error(With(kGemm, "bias=1", "bias=1\nclocks_sm_80=1,2,3,4")),
                  "plan: unknown key 'clocks_sm_80'"));
   for (const char* text : {kDetect, kChoose})
-    CHECK(Contains(Error(text, Machine::kCuda),
-                   "plan: expected op as one of pack, unpack, contract, attention, attention_grad, "
-                   "elementwise, region, got"));
+    CHECK(Contains(
+        Error(text, Machine::kCuda),
+        "plan: expected op as one of pack, unpack, contract, attention, attention_grad, grouped, "
+        "elementwise, region, got"));
 }
 
 // A plan with prices for sm_80: the place of an offer, and three other numbers.

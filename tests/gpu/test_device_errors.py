@@ -165,7 +165,7 @@ def _refused_nodes(folder: Path) -> None:
     text = failure(session, path)
     assert text.endswith(
         "pitc: node 'd' (EPContext): plan: expected op as one of pack, unpack, contract, "
-        "attention, attention_grad, elementwise, region, got 'detect'"
+        "attention, attention_grad, grouped, elementwise, region, got 'detect'"
     ), text
     short = cuda_node("s", kernel_plan("pack", "pack_b4", dims="c0,c1,r"), ["x", "rows"], ["y"])
     text = failure(session, save_cuda(folder, model([short], [CUBE], [OUT]), "short.onnx"))
