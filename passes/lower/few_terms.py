@@ -32,6 +32,8 @@ def sum_few_terms(packed: Packed, skips: Mapping[ir.Node, Skip]) -> None:
             continue
         a, b = node.inputs
         assert a is not None and b is not None
+        if node is not source and (b.shape is None or len(b.shape) != 2):
+            continue  # columns of b are packed
         before, turned = a.producer(), False
         if before is not None and before.op_identifier() == ("", "Transpose", ""):
             order = attribute(before, "perm", None)
