@@ -111,10 +111,10 @@ def _use_toolkit(folder: Path) -> None:
 
 
 def sources() -> str:
-    """A digest of what kernels and the plug-in are made from."""
+    """A digest of what kernels and the plug-in are made from, and of what asks for kernels."""
     found = {
         path.relative_to(ROOT).as_posix(): path.read_bytes()
-        for room in ("codegen", "pitc/ir", "runtime/ep", "tests/on_gpu")
+        for room in ("benchmarks/gpu", "codegen", "pitc/ir", "runtime/ep", "tests/on_gpu")
         for path in (ROOT / room).rglob("*")
         if path.suffix in (".py", ".c", ".cc", ".h")
     }
