@@ -43,8 +43,8 @@ def few_terms(site: PackCandidate) -> FewTerms | Refusal:
     if node.op_identifier() != ("", "MatMul", "") or graph.target.kind != "cpu":
         return none
     a, b = site.input(0), site.input(1)
-    shapes = graph[a].shape, graph[b].shape
-    if None in shapes or len(shapes[1] or ()) != 2 or graph.is_constant(b):
+    ranks = [len(graph[name].shape or ()) for name in (a, b)]
+    if ranks[0] < 2 or ranks[1] != 2 or graph.is_constant(b):
         return none
     if not all(x is not None and is_float32(graph, x) for x in node.inputs):
         return none

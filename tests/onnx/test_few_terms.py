@@ -140,6 +140,7 @@ REFUSED: dict[str, Body] = {
     "batches": lambda g: g.op(
         "MatMul", slots(g), g.op("Unsqueeze", g.input("b", np.float32, (50, 600)), g.ints(0))
     ),
+    "a vector": lambda g: g.op("MatMul", one_hot(g, "ids", 2000), rows(g, 2000)),
     "a constant": lambda g: g.op("MatMul", one_hot(g, "ids", 50, "t"), weight(g, "w", 50, 600)),
     "few products": lambda g: g.op(
         "MatMul", one_hot(g, "ids", 50, 9), g.input("b", np.float32, (50, 600))
@@ -161,7 +162,12 @@ REFUSED: dict[str, Body] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_product_of_few_terms(name: str) -> None:
-    shape = {"batches": ("t", 8, 600), "few products": (9, 600), "on the right": ("n", 50)}
+    shape = {
+        "batches": ("t", 8, 600),
+        "few products": (9, 600),
+        "on the right": ("n", 50),
+        "a vector": (600,),
+    }
     made = lower(built(REFUSED[name], *shape.get(name, ("t", 600))))
     assert "sparse_product" not in [p["op"] for p in plans(made)]
 
