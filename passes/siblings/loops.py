@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.branch import BRANCH
-from pitc.ir.build import names_of, take_over
+from pitc.ir.build import names_of
 from pitc.ir.graph import Graph, NodeView, NoRule
 from pitc.ir.unused import remove_unused
 from pitc.passes.expand.body import Body, Shared
@@ -21,7 +21,7 @@ from pitc.passes.expand.unroll import MAX_TRIPS, LoopPlan, counted_loop, unroll_
 from pitc.passes.exprs.derive import derive
 from pitc.passes.siblings.joined import Joined, Joiner, Lead
 from pitc.passes.siblings.rules import RULES
-from pitc.passes.siblings.sums import ADD, Sum, add_rows, add_terms, is_sum_of
+from pitc.passes.siblings.sums import ADD, Sum, add_rows, add_terms, is_sum_of, put_in_place
 
 MOST_TRIPS = 4096
 
@@ -94,10 +94,7 @@ def _join(model: ir.Model, node: ir.Node, plan: LoopPlan) -> list[ir.Node]:
     except NoRule:
         body.discard()
         raise
-    for value in body.constants:
-        model.graph.register_initializer(value)
-    model.graph.insert_before(root, body.nodes)
-    take_over(root.outputs[0], made)
+    put_in_place(model, root, body, made)
     remove_unused(model)
     return joiner.products
 

@@ -129,7 +129,9 @@ def along_axes(j: Joiner, node: ir.Node, operands: Sequence[Joined], lead: Lead)
     rank = j.rank(node.outputs[0]) if node.op_type == "Unsqueeze" else operands[0].rank
     numbers = [a.as_int() for a in axes.reshape(-1)] if view.has(1) else [int(a) for a in axes]
     known = [a % rank for a in numbers if a is not None]
-    if not known or (lead is Lead.ROWS and 0 in known):
+    if not known or len(known) < len(numbers):
+        raise NoRule("axes that are not known")
+    if lead is Lead.ROWS and 0 in known:
         raise NoRule("the places of a list are mixed")
     shifted = [a + (lead is Lead.EACH) for a in known]
     kept = {n: a for n, a in node.attributes.items() if n != "axes"}

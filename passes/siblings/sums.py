@@ -70,14 +70,19 @@ def join_sums(model: ir.Model) -> list[ir.Node]:
         except NoRule:
             body.discard()
             continue
-        for value in body.constants:
-            model.graph.register_initializer(value)
-        model.graph.insert_before(each.last, body.nodes)
-        take_over(each.last.outputs[0], made)
+        put_in_place(model, each.last, body, made)
         found += joiner.products
     if found:
         remove_unused(model)
     return found
+
+
+def put_in_place(model: ir.Model, last: ir.Node, body: Body, made: ir.Value) -> None:
+    """Let what was made stand for the result of a node."""
+    for value in body.constants:
+        model.graph.register_initializer(value)
+    model.graph.insert_before(last, body.nodes)
+    take_over(last.outputs[0], made)
 
 
 def sums_of(graph: ir.Graph) -> list[Sum]:
