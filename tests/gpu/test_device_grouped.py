@@ -124,8 +124,8 @@ def test_what_is_no_group(gpu: Call, library: Path, tmp_path: Path, placed: bool
 def test_bad_shapes(gpu: Call, library: Path, tmp_path: Path) -> None:
     group = np.zeros((3, 2), np.int64)
     for a, text in (
-        (np.ones((3, 2, 1, K + 1), np.float32), f"as [3, 2 or 1, M, {K}]"),
-        (np.ones((3, 3, 1, K), np.float32), f"as [3, 2 or 1, M, {K}]"),
+        (np.ones((3, 2, 1, K + 1), np.float32), f"as float32 [3, 2 or 1, M, {K}]"),
+        (np.ones((3, 3, 1, K), np.float32), f"as float32 [3, 2 or 1, M, {K}]"),
         (np.ones((2, 2, 1, K), np.float32), "as int64 [2, J]"),
     ):
         feeds = {"a": a, "group": group}

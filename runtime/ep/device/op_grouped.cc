@@ -5,6 +5,7 @@
 
 #include "base/index.h"
 #include "device/device_operation.h"
+#include "ops/grouped.h"
 
 namespace pitc::cuda {
 namespace {
@@ -18,20 +19,13 @@ class Grouped final : public DeviceOperation {
 
   void Run(const DeviceRun& run) const override {
     const GroupedPlan::Inputs in = plan_.Places();
-    const Element type = plan_.dtype;
     const DeviceInput a = run.Input(in.a, "a"), group = run.Input(in.group, "group");
-    ExpectNumbers(a, type, 4, 4);
-    const int64_t t = a.shape.dims[0], shared = a.shape.dims[1], m = a.shape.dims[2];
-    const bool is_list = group.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 && group.shape.rank == 2;
-    Expect(is_list && group.shape.dims[0] == t, group, "as int64 [", t, ", J]");
-    const int64_t j = group.shape.dims[1], points = t * j, n = plan_.n;
-    Expect(a.shape.dims[3] == plan_.k && (shared == 1 || shared == j), a, "as [", t, ", ", j,
-           " or 1, M, ", plan_.k, "]");
-    const int64_t stored = Numbered(Product({t, shared, m}, "rows of a"), "rows of a");
-    const int64_t count = Numbered(Product({t, j, m}, "rows of the product"), "rows of c");
-    if (!group.on_device) CheckGroups(static_cast<const int64_t*>(group.data), points);
-    const int bytes = RecordOf(type).bytes;
-    void* const c = run.Output(0, {t, j, m, n}, bytes);
+    const GroupedRows of = CheckGrouped(plan_, a, group);
+    const int64_t points = of.Points(), count = of.count, n = plan_.n;
+    for (int64_t i = 0; !group.on_device && i < points; ++i)
+      GroupOf(plan_, static_cast<const int64_t*>(group.data)[i], i);
+    const int bytes = RecordOf(plan_.dtype).bytes;
+    void* const c = run.Output(0, {of.t, of.j, of.m, n}, bytes);
     ExpectAligned(c, "the output");
     const DevicePanels panels = ReadMatrices(run, in.b);
     if (count == 0) return;
@@ -56,12 +50,12 @@ class Grouped final : public DeviceOperation {
     KernelCall list_them = run.Call();
     list_them.Int64s(ids, {points}).Int32s(counts, {plan_.groups});
     list_them.Int32s(from, {room}).Int32s(to, {room}).Int32s(of_tile, {tiles}).Int32s(gate, {2});
-    list_them.Int(m).Int(shared == j ? 1 : j).Int(unit).Int(blocks);
+    list_them.Int(of.m).Int(of.sharing).Int(unit).Int(blocks);
     run.Launch(lists_.rows, list_them);
 
     ProductOperands operands;
     operands.a = run.OnDevice(a);
-    operands.stored_a = stored;
+    operands.stored_a = of.stored;
     operands.rows_a = from;
     operands.count = room;
     operands.panels = panels;
@@ -77,14 +71,6 @@ class Grouped final : public DeviceOperation {
  private:
   static void* Ints(const DeviceRun& run, int64_t n) {
     return run.Take(static_cast<size_t>(n) * sizeof(int32_t));
-  }
-
-  void CheckGroups(const int64_t* groups, int64_t points) const {
-    for (int64_t i = 0; i < points; ++i) {
-      if (groups[i] < -plan_.groups || groups[i] >= plan_.groups)
-        Fail("expected groups from ", -plan_.groups, " to ", plan_.groups - 1, ", got ", groups[i],
-             " at ", i);
-    }
   }
 
   // They have no bias: kernels add one of zeros.

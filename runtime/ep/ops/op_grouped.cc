@@ -8,6 +8,7 @@
 #include "base/index.h"
 #include "base/split.h"
 #include "ops/gemm_operands.h"
+#include "ops/grouped.h"
 #include "ops/operation.h"
 
 namespace pitc {
@@ -37,20 +38,13 @@ class Grouped final : public Operation {
   void Run(const RunContext& run) const override {
     Arena::Scope scratch;
     const GroupedPlan::Inputs in = plan_.Places();
-    const Tensor a = run.FloatInput(in.a, "a", 4, 4), group = run.Input(in.group, "group");
-    const int64_t t = a.shape.dims[0], shared = a.shape.dims[1], m = a.shape.dims[2];
-    const bool is_list = group.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 && group.shape.rank == 2;
-    Expect(is_list && group.shape.dims[0] == t, group, "as int64 [", t, ", J]");
-    const int64_t j = group.shape.dims[1], n = plan_.n;
-    Expect(a.shape.dims[3] == plan_.k && (shared == 1 || shared == j), a, "as float32 [", t, ", ",
-           j, " or 1, M, ", plan_.k, "]");
-    const int64_t stored = Numbered(Product({t, shared, m}, "rows of a"), "rows of a");
-    const int64_t count = Numbered(Product({t, j, m}, "rows of the product"), "rows of c");
-    Product({stored, plan_.k}, "a");
-    Product({count, n}, "the product");
+    const Tensor a = run.Input(in.a, "a"), group = run.Input(in.group, "group");
+    const GroupedRows of = CheckGrouped(plan_, a, group);
+    const int64_t stored = of.stored, count = of.count, n = plan_.n;
     const Panels b = ReadMatrices(run, in.b, scratch);
-    auto* const c = static_cast<float*>(run.Output(0, {t, j, m, n}, sizeof(float), scratch));
-    const SortedRows rows = Sort(group, t * j, m, shared == j ? 1 : j, scratch);
+    auto* const c =
+        static_cast<float*>(run.Output(0, {of.t, of.j, of.m, n}, sizeof(float), scratch));
+    const SortedRows rows = Sort(group, of.Points(), of.m, of.sharing, scratch);
     if (trace_) trace_->Write(node_, Counted(rows, b));
     if (count == 0) return;
 
@@ -141,11 +135,7 @@ class Grouped final : public Operation {
     auto* const first = scratch.Array<int64_t>(plan_.groups + 1);
     std::fill_n(first, plan_.groups + 1, 0);
     for (int64_t i = 0; i < points; ++i) {
-      const int64_t given = static_cast<const int64_t*>(group.data)[i];
-      const int64_t g = given < 0 ? given + plan_.groups : given;
-      if (g < 0 || g >= plan_.groups)
-        Fail("expected groups from ", -plan_.groups, " to ", plan_.groups - 1, ", got ", given,
-             " at ", i);
+      const int64_t g = GroupOf(plan_, static_cast<const int64_t*>(group.data)[i], i);
       of[i] = static_cast<int32_t>(g);
       first[g + 1] += m;
     }
