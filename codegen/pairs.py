@@ -177,6 +177,13 @@ def store_halves(buffer: tir.Buffer, x: tir.Expr, *index: tir.Expr, lanes: int =
         tir.assign(buffer, rest[lane], *lead, first + lane)
 
 
+def store_both(buffer: tir.Buffer, low: tir.Expr, high: tir.Expr, *index: tir.Expr) -> None:
+    """Round 32 floats to bfloat16 and store them as uint16."""
+    width = 2 * LANES
+    numbers = tir.T.reinterpret(f"uint16x{width}", as_pairs(low, high))
+    tir.store(buffer, numbers, *index, lanes=width, width=width)
+
+
 def spread(x: tir.Expr) -> tuple[tir.Expr, tir.Expr]:
     """The numbers of words as floats in their order, the first 16 and the last 16."""
     even, odd = tir.keep(first_of_pairs(x)), tir.keep(second_of_pairs(x))

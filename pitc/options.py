@@ -13,6 +13,9 @@ Kind = Literal["cpu", "cuda"]
 
 #: CPU levels of x86-64 by name, best first.
 LEVELS: dict[str, Level] = {"v4": "v4", "v3": "v3"}
+TableLevel = Literal["v4_amx", "v4", "v3"]
+#: Levels that have prices of their own: `v4_amx` is of products of bfloat16 alone.
+TABLE_LEVELS: dict[str, TableLevel] = {"v4_amx": "v4_amx", "v4": "v4", "v3": "v3"}
 #: That of 64-bit Arm. One kernel library is of one machine: it goes with no other target.
 NEON = "cpu:neon"
 

@@ -58,11 +58,40 @@ define internal void @pitc_amx_step(
   call void @llvm.x86.tdpbf16ps(i8 3, i8 5, i8 7)
   ret void
 }}
+define internal void @pitc_amx_half_step(
+    ptr %a0, ptr %b0, ptr %b1, i64 %stride) alwaysinline #1 {{
+  call void @llvm.x86.tileloadd64(i8 4, ptr %a0, i64 64)
+  call void @llvm.x86.tileloadd64(i8 6, ptr %b0, i64 %stride)
+  call void @llvm.x86.tdpbf16ps(i8 0, i8 4, i8 6)
+  call void @llvm.x86.tileloadd64(i8 7, ptr %b1, i64 %stride)
+  call void @llvm.x86.tdpbf16ps(i8 1, i8 4, i8 7)
+  ret void
+}}
+define internal void @pitc_amx_wide_step(ptr %a0, ptr %b0, ptr %b1, ptr %b2, ptr %b3,
+    i64 %stride) alwaysinline #1 {{
+  call void @llvm.x86.tileloadd64(i8 4, ptr %a0, i64 64)
+  call void @llvm.x86.tileloadd64(i8 5, ptr %b0, i64 %stride)
+  call void @llvm.x86.tdpbf16ps(i8 0, i8 4, i8 5)
+  call void @llvm.x86.tileloadd64(i8 6, ptr %b1, i64 %stride)
+  call void @llvm.x86.tdpbf16ps(i8 1, i8 4, i8 6)
+  call void @llvm.x86.tileloadd64(i8 7, ptr %b2, i64 %stride)
+  call void @llvm.x86.tdpbf16ps(i8 2, i8 4, i8 7)
+  call void @llvm.x86.tileloadd64(i8 5, ptr %b3, i64 %stride)
+  call void @llvm.x86.tdpbf16ps(i8 3, i8 4, i8 5)
+  ret void
+}}
+define internal void @pitc_amx_load(ptr %c0, ptr %c1, ptr %c2, ptr %c3) alwaysinline #1 {{
+  call void @llvm.x86.tileloadd64(i8 0, ptr %c0, i64 64)
+  call void @llvm.x86.tileloadd64(i8 1, ptr %c1, i64 64)
+  call void @llvm.x86.tileloadd64(i8 2, ptr %c2, i64 64)
+  call void @llvm.x86.tileloadd64(i8 3, ptr %c3, i64 64)
+  ret void
+}}
 define internal void @pitc_amx_store(ptr %c0, ptr %c1, ptr %c2, ptr %c3) alwaysinline #1 {{
-  call void @llvm.x86.tilestored64(i8 0, ptr %c0, i64 {4 * SIDE})
-  call void @llvm.x86.tilestored64(i8 1, ptr %c1, i64 {4 * SIDE})
-  call void @llvm.x86.tilestored64(i8 2, ptr %c2, i64 {4 * SIDE})
-  call void @llvm.x86.tilestored64(i8 3, ptr %c3, i64 {4 * SIDE})
+  call void @llvm.x86.tilestored64(i8 0, ptr %c0, i64 64)
+  call void @llvm.x86.tilestored64(i8 1, ptr %c1, i64 64)
+  call void @llvm.x86.tilestored64(i8 2, ptr %c2, i64 64)
+  call void @llvm.x86.tilestored64(i8 3, ptr %c3, i64 64)
   ret void
 }}
 attributes #1 = {{ "target-features"="+amx-tile,+amx-bf16" }}
@@ -73,36 +102,59 @@ Place = tuple[tir.Buffer, Sequence[tir.Expr]]
 
 
 class Tiles(Protocol):
-    """Sums of 32 rows x 32 columns."""
+    """Sums of 32 rows x 32 columns, which stand in memory between two stretches of k.
+
+    There a square is four tiles of 16 x 16: of the first rows, left and right, and of the last. Or
+    they are of 16 rows x 64 columns, four tiles side by side.
+    """
 
     @contextmanager
     def used(self) -> Iterator[None]:
         """Statements that may use them."""
         ...
 
-    def clear(self) -> None:
-        """Start the sums at 0."""
-        ...
-
-    def step(self, a: Sequence[Place], b: Sequence[Place]) -> None:
-        """Add the products of 16 words.
+    def clear(self, place: tir.Expr) -> None:
+        """Start the sums of a square at 0.
 
         Args:
-            a: Two tiles of A, 16 words a row.
-            b: Two tiles of B, rows of which are as far apart as rows of its buffer.
+            place: Where the square begins.
         """
         ...
 
-    def store(self) -> tir.Buffer:
-        """The sums, f32 `[32, 32]`."""
+    def load(self, place: tir.Expr) -> None:
+        """Go on with the sums of a square."""
+        ...
+
+    def step(self, place: tir.Expr, a: Sequence[Place], b: Sequence[Place]) -> None:
+        """Add the products of 16 words.
+
+        Args:
+            place: Where the square begins.
+            a: Two tiles of A, 16 words a row; or one, of the first rows.
+            b: Two tiles of B, rows of which are as far apart as rows of its buffer; or four of
+                64 columns, and one of A.
+        """
+        ...
+
+    def store(self, place: tir.Expr) -> None:
+        """Put the sums of a square where it is."""
         ...
 
 
-class UnitTiles:
-    """In the tile registers of a matrix unit."""
+def place_in_square(row: tir.Expr, vector: int) -> tir.Expr:
+    """Where 16 sums of a row begin, from the start of its square."""
+    return row // TILE * (2 * TILE * TILE) + row % TILE * TILE + vector * TILE * TILE
 
-    def __init__(self) -> None:
-        self.sums = tir.workspace(SIDE, SIDE)
+
+class UnitTiles:
+    """In the tile registers of a matrix unit.
+
+    Args:
+        sums: Where squares stand.
+    """
+
+    def __init__(self, sums: tir.Buffer) -> None:
+        self.sums = sums
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -112,21 +164,26 @@ class UnitTiles:
             yield
             self._call("end")
 
-    def clear(self) -> None:
+    def clear(self, place: tir.Expr) -> None:
         """Zero."""
         self._call("zero")
 
-    def step(self, a: Sequence[Place], b: Sequence[Place]) -> None:
-        """Load and multiply."""
-        (b0, _), _ = b
-        stride = tir.int64(4 * int(b0.shape[-1]))
-        self._call("step", *(self._address(*place) for place in (*a, *b)), stride)
+    def load(self, place: tir.Expr) -> None:
+        """Four tiles."""
+        self._call("load", *self._square(place))
 
-    def store(self) -> tir.Buffer:
-        """Through memory."""
-        corners = ((0, 0), (0, TILE), (TILE, 0), (TILE, TILE))
-        self._call("store", *(self._address(self.sums, corner) for corner in corners))
-        return self.sums
+    def step(self, place: tir.Expr, a: Sequence[Place], b: Sequence[Place]) -> None:
+        """Load and multiply."""
+        stride = tir.int64(4 * int(b[0][0].shape[-1]))
+        name = {(2, 2): "step", (1, 2): "half_step", (1, 4): "wide_step"}[len(a), len(b)]
+        self._call(name, *(self._address(*at) for at in (*a, *b)), stride)
+
+    def store(self, place: tir.Expr) -> None:
+        """Four tiles."""
+        self._call("store", *self._square(place))
+
+    def _square(self, place: tir.Expr) -> list[tir.Expr]:
+        return [self._address(self.sums, (place + i * TILE * TILE,)) for i in range(4)]
 
     @staticmethod
     def _address(buffer: tir.Buffer, index: Sequence[tir.Expr | int]) -> tir.Expr:
@@ -138,23 +195,29 @@ class UnitTiles:
 
 
 class ModelTiles:
-    """In memory, in steps that any machine has."""
+    """In memory, in steps that any machine has.
 
-    def __init__(self) -> None:
-        self.sums = tir.workspace(SIDE, SIDE)
+    Args:
+        sums: Where squares stand.
+    """
+
+    def __init__(self, sums: tir.Buffer) -> None:
+        self.sums = sums
 
     @contextmanager
     def used(self) -> Iterator[None]:
         """Nothing is to be shaped."""
         yield
 
-    def clear(self) -> None:
+    def clear(self, place: tir.Expr) -> None:
         """Zero."""
-        with tir.serial(tir.int64(0), tir.int64(SIDE)) as r:
-            for v in range(2):
-                tir.store(self.sums, tir.splat(0), r, tir.int64(v * LANES))
+        with tir.serial(tir.int64(0), tir.int64(SIDE * SIDE // LANES)) as v:
+            tir.store(self.sums, tir.splat(0), place + v * LANES)
 
-    def step(self, a: Sequence[Place], b: Sequence[Place]) -> None:
+    def load(self, place: tir.Expr) -> None:
+        """They are there."""
+
+    def step(self, place: tir.Expr, a: Sequence[Place], b: Sequence[Place]) -> None:
         """Row by row, vector by vector."""
         for i, (words, left) in enumerate(a):
             *lead_a, first = left
@@ -169,10 +232,9 @@ class ModelTiles:
                         y = tir.keep(tir.load(panel, *lead_b, k + s, column))
                         for chain, half in zip(chains, HALVES, strict=True):
                             chain.set(tir.fma(half(x), half(y), chain.value))
-                    at = tir.int64(i * TILE) + r, tir.int64(v * LANES)
+                    at = place + place_in_square(r + i * TILE, v)  # or in one of four tiles
                     both = tir.keep(chains[0].value + chains[1].value)
-                    tir.store(self.sums, tir.load(self.sums, *at) + both, *at)
+                    tir.store(self.sums, tir.load(self.sums, at) + both, at)
 
-    def store(self) -> tir.Buffer:
+    def store(self, place: tir.Expr) -> None:
         """They are there."""
-        return self.sums

@@ -1,32 +1,54 @@
 """gather_gemm of bfloat16 by a matrix unit: C[rows_c[i], :] = act(A[rows_a[i], :] @ B + bias) + ..
 
 PIT axis m, as in `gather_gemm.py`, and the same arguments. SRead puts the rows of a block side by
-side as words of two numbers, in tiles of 16 x 16 words, each in one piece: rows a power of two
-apart would share few lines of the caches. B is read where it is.
+side as words of two numbers, in tiles of 16 x 16 words. B is read where it is. The unit is fed by
+the caches: it is as fast as it can be where one operand comes from the first-level cache and the
+other from the second.
 
-    for each block of rows:                         its words stay in the second-level cache
-        for each panel of B, for each half of it:   32 columns
+    for each block of rows, for each group of columns, for each stretch of k:
+                                                    words of A stay in the second-level cache
+        for each half of a panel of B, for each chunk of k:
+                                                    32 columns of B stay in the first-level cache
             for each two tiles of rows:             32 rows
-                sums = 0; add the products of 16 words after 16 words of k
-                C = epilogue of the sums
+                sums = 0, or what they were; add the products of a chunk
+                meanwhile: C = epilogue of some rows of the columns before, ask for B's next chunk
 
-Behind the last row of a block tiles hold whatever was there, which gives rows that nobody stores.
-Behind the last k stand zeros, in A and in a copy of the last rows of B.
+Up to 16 rows take as long as memory takes to give B. For these, B is read panel by panel, in the
+order in which it is stored:
+
+    for each panel:                                 16 rows x 64 columns
+        sums = 0; add the products of all k, ask for B some steps ahead; C = epilogue of the sums
+
+The unit and vectors compute at the same time, so an epilogue costs little; that of the last columns
+of a block comes behind the loops. Behind the last row of a block tiles hold whatever was there,
+which gives rows that nobody stores. Behind the last k stand zeros, in A and in a copy of the last
+rows of B.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pitc.codegen import pairs, tir
-from pitc.codegen.engines.amx import SIDE, TILE, ModelTiles, Place, Tiles, UnitTiles
+from pitc.codegen.engines.amx import SIDE, TILE, ModelTiles, Tiles, UnitTiles, place_in_square
 from pitc.codegen.engines.pairs import instructions, step_count
 from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
 from pitc.codegen.families.left import Block, PairRows
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
 
-BLOCK = 128
-"""Rows that share a pass over B."""
+CHUNK = 6
+"""Steps of 16 words: 12 KiB of B, a quarter of a first-level cache of 48 KiB."""
+WHOLE = 6
+"""Chunks up to which all k are one stretch; of longer ones stretches have `STRETCH` chunks."""
+STRETCH = 4
+BLOCK, BLOCK_OF_STRETCHES = 512, 256
+"""Rows of a block: a stretch of them and sums of a group are half of a cache of 2 MiB, or less."""
+GROUP = 24
+"""Halves of panels in a group, where there are several stretches: their sums stand in memory."""
+AHEAD = 2
+"""Steps that B is asked for ahead, where rows are few: 8 KiB."""
+SQUARE = SIDE * SIDE
 
 
 def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
@@ -50,13 +72,14 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
 
 
 class _Placed(Block):
-    """Words of a block in tiles of 16 rows x 16 words; those of the same rows follow each other."""
+    """Words of a block in tiles of 16 rows x 16 words; those of 32 rows follow each other."""
 
     gap = 0
 
     def place(self, i: tir.Expr, s: tir.Expr) -> tir.Expr:
         """Where vector `s` of row `i` begins."""
-        return (i // TILE * (self.stride // TILE) + s) * (TILE * TILE) + i % TILE * TILE
+        square = i // SIDE * (self.stride // TILE) + s
+        return square * (SIDE * TILE) + i % SIDE * TILE
 
 
 class _Rounded(_Placed, PairRows):
@@ -66,7 +89,7 @@ class _Rounded(_Placed, PairRows):
 class _Copied(_Placed):
     """Rows of words."""
 
-    def __init__(self, a: tir.Buffer, listed: tir.Buffer, most: int) -> None:
+    def __init__(self, a: tir.Buffer, listed: tir.Buffer, most: tir.Expr) -> None:
         super().__init__(listed, -(-int(a.shape[1]) // TILE) * TILE, most)
         self.a, self.rest = a, tir.workspace(TILE)
 
@@ -85,8 +108,20 @@ class _Copied(_Placed):
             tir.store(self.converted, vector, self.place(i, tir.int64(whole)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A block of rows: the place of the first one in the row list, how many, tiles of 32."""
+
+    first: tir.Expr
+    count: tir.Expr
+    tiles: tir.Expr
+
+
 class _Kernel:
-    """Emits one kernel."""
+    """Emits one kernel.
+
+    Columns are counted in halves of panels, from the first one of the call on.
+    """
 
     def __init__(self, params: Mapping[str, Any], *, native: bool) -> None:
         k, self.n = params["k"], params["n"]
@@ -101,92 +136,233 @@ class _Kernel:
         self.rows_c = tir.tensor("rows_c", (listed,), "int32")
         self.rounds = bool(params.get("rounds_result"))
         self.c = tir.tensor("c", (rows_of_c, self.n), "uint16" if self.rounds else "float32")
-        self.i0, self.i1, self.j0, self.j1 = tir.scalars("i0", "i1", "j0", "j1")
+        self.i0, self.i1, j0, j1 = tir.scalars("i0", "i1", "j0", "j1")
         self.epilogue = Epilogue(params["activation"], self.n, bias, residual)
-        self.whole, self.behind = divmod(self.k, TILE)
+
+        self.steps, self.behind = divmod(self.k, TILE)
+        self.chunks = max(1, -(-self.steps // CHUNK))
+        stretches = 1 if self.chunks <= WHOLE else -(-self.chunks // STRETCH)
+        self.stretch = -(-self.chunks // stretches)
+        self.stretches = -(-self.chunks // self.stretch)
+        self.group = 1 if self.stretches == 1 else min(GROUP, -(-self.n // SIDE))
+        self.block = BLOCK if self.stretches == 1 else BLOCK_OF_STRETCHES
+
+        self.j0, self.j1 = j0, j1
+        self.column0 = tir.bind(j0 * PANEL_WIDTH)
+        columns = tir.smaller(tir.int64(self.n), j1 * PANEL_WIDTH) - self.column0
+        self.halves = tir.bind((columns + SIDE - 1) // SIDE)
+        listed_tiles = tir.larger(tir.int64(1), self.tiles_of(self.i1 - self.i0))
+        most = tir.bind(tir.smaller(listed_tiles, tir.int64(self.block // SIDE)) * SIDE)
         relu = bool(params.get("input_relu"))
         self.left = (
-            _Copied(a, rows_a, BLOCK) if words else _Rounded(a, rows_a, BLOCK, input_relu=relu)
+            _Copied(a, rows_a, most) if words else _Rounded(a, rows_a, most, input_relu=relu)
         )
+        self.slot = tir.bind(most * SIDE)
+        self.sums = tir.workspace(self.slot * (self.group + 1))
         self.rest = tir.workspace(TILE, PANEL_WIDTH)
-        self.tiles: Tiles = UnitTiles() if native else ModelTiles()
+        self.tiles: Tiles = (UnitTiles if native else ModelTiles)(self.sums)
+
+    @staticmethod
+    def tiles_of(rows: tir.Expr) -> tir.Expr:
+        """Tiles of 32 rows."""
+        return (rows + SIDE - 1) // SIDE
+
+    def place(self, half: tir.Expr, tile: tir.Expr) -> tir.Expr:
+        """Where a square of sums begins: those of a group and of the half before it are kept."""
+        return half % (self.group + 1) * self.slot + tile * SQUARE
 
     def emit(self) -> None:
-        """Blocks of rows, panels, halves of them, tiles of rows."""
-        zero, side = tir.int64(0), tir.int64(SIDE)
-        with tir.serial(zero, (self.i1 - self.i0 + BLOCK - 1) // BLOCK) as block:
-            first = tir.bind(self.i0 + block * BLOCK)
-            count = tir.bind(tir.smaller(tir.int64(BLOCK), self.i1 - first))
+        """Blocks of rows of about the same size, groups of columns, stretches of k, halves."""
+        zero, one = tir.int64(0), tir.int64(1)
+        tiles = tir.bind(self.tiles_of(self.i1 - self.i0))
+        blocks = tir.bind((tiles + self.block // SIDE - 1) // (self.block // SIDE))
+        size = tir.bind((tiles + blocks - 1) // tir.larger(one, blocks) * SIDE)
+        with tir.serial(zero, blocks) as b:
+            first = tir.bind(self.i0 + b * size)
+            count = tir.bind(tir.larger(zero, tir.smaller(size, self.i1 - first)))
+            rows = _Rows(first, count, tir.bind(self.tiles_of(count)))
             self.left.bring(first, count)
-            with tir.serial(self.j0, self.j1) as j:
-                if self.behind:
-                    self.copy_rest(j)
-                left = tir.bind(self.n - j * PANEL_WIDTH)
-                halves = tir.smaller(tir.int64(PANEL_WIDTH), left) + (SIDE - 1)
-                with tir.serial(zero, halves // SIDE) as half:
-                    column = tir.bind(half * side)
-                    with tir.serial(zero, (count + SIDE - 1) // SIDE) as t:
-                        self.tile(j, column, first, tir.bind(t * side), count)
+            tir.either(count <= TILE, lambda: self.few(rows), lambda: self.many(rows))
 
-    def copy_rest(self, j: tir.Expr) -> None:
-        """The last rows of a panel, and 0 behind them."""
-        for w in range(TILE):
-            for v in range(PANEL_WIDTH // tir.LANES):
-                at = tir.int64(v * tir.LANES)
-                row = tir.int64(self.whole * TILE + w)
-                vector = tir.load(self.b, j, row, at) if w < self.behind else tir.splat(0)
-                tir.store(self.rest, vector, tir.int64(w), at)
+    def few(self, rows: _Rows) -> None:
+        """All columns of up to 16 rows, panel by panel."""
+        zero, place = tir.int64(0), tir.int64(0)
+        starts = range(0, PANEL_WIDTH, TILE)
 
-    def tile(
-        self, j: tir.Expr, column: tir.Expr, first: tir.Expr, row: tir.Expr, count: tir.Expr
-    ) -> None:
-        """32 rows x 32 columns.
+        def step(b: tir.Buffer, lead: tuple[tir.Expr, ...], s: tir.Expr) -> None:
+            a = [(self.left.converted, (self.left.place(zero, s),))]
+            self.tiles.step(place, a, [(b, (*lead, tir.int64(v))) for v in starts])
+
+        with tir.serial(self.j0, self.j1) as j:
+            if self.behind:
+                self.copy_rest(j * PANEL_WIDTH, PANEL_WIDTH)
+            self.tiles.clear(place)
+            with tir.serial(zero, tir.int64(self.steps)) as s:
+                for w in range(TILE):
+                    row = tir.smaller((s + AHEAD) * TILE + w, tir.int64(self.k - 1))
+                    for v in starts:
+                        tir.prefetch(self.b, j, row, tir.int64(v))
+                step(self.b, (j, s * TILE), s)
+            if self.behind:
+                step(self.rest, (zero,), tir.int64(self.steps))
+            self.tiles.store(place)
+            column = tir.hold(j * PANEL_WIDTH)
+            with tir.serial(zero, rows.count) as r:
+                row = tir.hold(rows.first + r)
+                row_c = tir.hold(tir.index_of(self.rows_c, row))
+                for v in range(0, PANEL_WIDTH, SIDE):
+                    at = tir.hold(r * TILE + v * TILE)
+                    self.put_there(at, row, row_c, tir.hold(column + v))
+
+    def many(self, rows: _Rows) -> None:
+        """All columns of a block of rows."""
+        zero, group = tir.int64(0), tir.int64(self.group)
+        with (
+            tir.serial(zero, (self.halves + group - 1) // group) as g,
+            tir.serial(zero, tir.int64(self.stretches)) as stretch,
+            tir.serial(g * group, tir.smaller(self.halves, (g + 1) * group)) as half,
+        ):
+            last = stretch == self.stretches - 1
+            starts = half == g * group
+            waits = tir.select(starts, tir.both(stretch == 0, half > 0), last)
+            lines = tir.hold(tir.select(waits, rows.count, zero))
+            self.columns(rows, half, stretch, lines)
+        there = tir.select(self.halves > 0, rows.count, zero)
+        self.finish(rows, self.halves - 1, zero, there, ends=True)
+
+    def columns(self, rows: _Rows, half: tir.Expr, stretch: tir.Expr, lines: tir.Expr) -> None:
+        """A stretch of k of 32 columns for all rows of a block.
 
         Args:
-            j: Panel.
-            column: The first column, in the panel.
-            first: Place of the block in the row list.
-            row: The first row, in the block.
-            count: Rows of the block.
+            rows: The block.
+            half: The columns.
+            stretch: Number of the stretch.
+            lines: Rows of the half before that are to be finished.
         """
-        self.tiles.clear()
-        zero = tir.int64(0)
-        if self.whole:
-            with tir.serial(zero, tir.int64(self.whole)) as s:
-                self.step(row, s, (self.b, (j, s * TILE)), column)
+        zero, chunk = tir.int64(0), tir.int64(CHUNK)
+        column = tir.hold(self.column0 + half * SIDE)
+        begin = tir.hold(stretch * self.stretch)
+        end = tir.hold(tir.smaller(begin + self.stretch, tir.int64(self.chunks)))
         if self.behind:
-            self.step(row, tir.int64(self.whole), (self.rest, (zero,)), column)
-        sums = self.tiles.store()
-        here = tir.smaller(tir.int64(SIDE), count - row)
-        with tir.serial(zero, here) as r:
-            at = tir.bind(first + row + r)
-            row_c = tir.index_of(self.rows_c, at)
-            for v in range(SIDE // tir.LANES):
-                self.put(sums, r, v, at, row_c, tir.bind(j * PANEL_WIDTH + column + v * tir.LANES))
+            self.copy_rest(column, SIDE)
+        shortest = self.chunks - (self.stretches - 1) * self.stretch
+        each = -(-SIDE // shortest)  # rows to finish beside a chunk of 32 rows
+        with tir.serial(begin, end) as c, tir.serial(zero, rows.tiles) as t:
+            place, at = tir.hold(self.place(half, t)), tir.hold(c * chunk)
+            number = tir.hold((c - begin) * rows.tiles + t)
+            tir.either(c == 0, lambda: self.tiles.clear(place), lambda: self.tiles.load(place))
+            short = tir.hold(tir.smaller(rows.count - t * SIDE, tir.int64(TILE + 1)))
+            length = tir.hold(tir.smaller(chunk, self.steps - at))
+            start = tir.hold(number * each)
 
-    def step(self, row: tir.Expr, s: tir.Expr, b: Place, column: tir.Expr) -> None:
-        """16 words of k."""
-        panel, lead = b
-        left = [(self.left.converted, (self.left.place(row + i, s),)) for i in (0, TILE)]
+            def finish(s: tir.Expr, after: tir.Expr, start: tir.Expr = start) -> None:
+                cut = [tir.smaller(lines, start + i * each // CHUNK) for i in (s, after)]
+                self.finish(rows, half - 1, *cut)
+
+            with tir.serial(zero, length) as s:
+                step = tir.hold(at + s)
+                self.ask(column, at + chunk, t * CHUNK + s, rows.tiles)
+                b = (self.b, (column // PANEL_WIDTH, step * TILE, column % PANEL_WIDTH))
+                self.step(place, t, step, b, short)
+                finish(s, s + 1)
+            if self.steps % CHUNK or not self.steps:
+                finish(length, chunk)
+            if self.behind:
+                with tir.when(c == self.chunks - 1):
+                    b = (self.rest, (zero, zero))
+                    self.step(place, t, tir.int64(self.steps), b, short)
+            self.tiles.store(place)
+
+    def step(self, place: tir.Expr, t: tir.Expr, s: tir.Expr, b: Any, short: tir.Expr) -> None:
+        """16 words of k of 32 rows, or of 16, if there are no more."""
+        panel, (*lead, column) = b
+        left = [(self.left.converted, (self.left.place(t * SIDE + i, s),)) for i in (0, TILE)]
         right = [(panel, (*lead, column + v)) for v in (0, TILE)]
-        self.tiles.step(left, right)
+        tir.either(
+            short <= TILE,
+            lambda: self.tiles.step(place, left[:1], right),
+            lambda: self.tiles.step(place, left, right),
+        )
+
+    def ask(self, column: tir.Expr, at: tir.Expr, number: tir.Expr, tiles: tir.Expr) -> None:
+        """Ask for rows of the chunk that comes next, in all steps of this one.
+
+        Args:
+            column: The columns.
+            at: The step that the next chunk of k starts with, or the end.
+            number: Of the step, among those of this chunk for all rows.
+            tiles: Tiles of 32 rows.
+        """
+        ends = at >= self.steps
+        column = tir.hold(tir.select(ends, column + SIDE, column))
+        word = tir.hold(tir.select(ends, tir.int64(0), at * TILE))
+        share = (tiles + TILE - 1) // tiles
+        with tir.serial(tir.int64(0), share) as line:
+            row = tir.hold(number * share + line)
+            with tir.when(tir.both(row < CHUNK * TILE, column < self.n)):
+                place = (column // PANEL_WIDTH, tir.smaller(word + row, tir.int64(self.k - 1)))
+                for v in (0, TILE):
+                    tir.prefetch(self.b, *place, column % PANEL_WIDTH + v, far=True)
+
+    def copy_rest(self, column: tir.Expr, count: int) -> None:
+        """The last rows of some columns, and 0 behind them."""
+        for w in range(TILE):
+            for v in range(0, count, tir.LANES):
+                row, at = tir.int64(self.steps * TILE + w), column % PANEL_WIDTH + v
+                vector = tir.splat(0)
+                if w < self.behind:
+                    vector = tir.load(self.b, column // PANEL_WIDTH, row, at)
+                tir.store(self.rest, vector, tir.int64(w), tir.int64(v))
+
+    def finish(
+        self, rows: _Rows, half: tir.Expr, start: tir.Expr, stop: tir.Expr, *, ends: bool = False
+    ) -> None:
+        """Finish and store some rows of 32 columns.
+
+        Args:
+            rows: The block.
+            half: The columns.
+            start: The first row, in the block.
+            stop: The one behind the last.
+            ends: These may be the last columns, of which not all are there.
+        """
+        column = tir.hold(self.column0 + half * SIDE)
+        with tir.serial(start, stop) as r:
+            row = tir.hold(rows.first + r)
+            row_c = tir.hold(tir.index_of(self.rows_c, row))
+            place = tir.hold(self.place(half, r // SIDE) + place_in_square(r % SIDE, 0))
+            if ends:
+                self.put_there(place, row, row_c, column)
+            else:
+                self.put(place, row, row_c, column, [tir.LANES] * 2)
+
+    def put_there(
+        self, place: tir.Expr, row: tir.Expr, row_c: tir.Expr, column: tir.Expr
+    ) -> None:
+        """The same of 32 columns of which not all need be there."""
+        left, rest = tir.hold(self.n - column), self.n % SIDE
+        with tir.when(left >= SIDE):
+            self.put(place, row, row_c, column, [tir.LANES] * 2)
+        if rest:
+            cut = [min(tir.LANES, rest - v) for v in range(0, rest, tir.LANES)]
+            with tir.when(left == rest):
+                self.put(place, row, row_c, column, cut)
 
     def put(
-        self, sums: tir.Buffer, r: tir.Expr, v: int, row: tir.Expr, row_c: tir.Expr, at: tir.Expr
+        self, place: tir.Expr, row: tir.Expr, row_c: tir.Expr, column: tir.Expr, lanes: list[int]
     ) -> None:
-        """Finish and store a vector, as far as there are columns."""
-
-        def store(lanes: int) -> None:
-            x = tir.keep(tir.load(sums, r, tir.int64(v * tir.LANES)))
-            value = tir.keep(self.epilogue.finish(x, row, at, lanes))
+        """Finish and store the vectors of a row, whose sums begin at a place."""
+        values = []
+        for v, count in enumerate(lanes):
+            at = column + v * tir.LANES
+            sums = tir.load(self.sums, place + v * TILE * TILE)
+            value = tir.keep(self.epilogue.finish(tir.keep(sums), row, at, count))
+            values.append((value, at, count))
+        if self.rounds and sum(lanes) == SIDE:
+            pairs.store_both(self.c, *(value for value, *_ in values), row_c, column)
+            return
+        for value, at, count in values:
             if self.rounds:
-                pairs.store_halves(self.c, value, row_c, at, lanes=lanes)
+                pairs.store_halves(self.c, value, row_c, at, lanes=count)
             else:
-                tir.store(self.c, value, row_c, at, lanes=lanes)
-
-        with tir.when(at + tir.LANES <= self.n):
-            store(tir.LANES)
-        rest = self.n % tir.LANES
-        if rest:
-            with tir.when(at == self.n - rest):
-                store(rest)
+                tir.store(self.c, value, row_c, at, lanes=count)

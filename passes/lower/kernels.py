@@ -201,7 +201,7 @@ def choose_kernels(packed: Packed) -> None:
 def _prices(packed: Packed, plan: Contract | Grouped) -> Table:
     prices: Table = ()
     if plan.skips and packed.prices is not None:
-        prices = packed.prices.table(plan.dtype)
+        prices = packed.prices.table(plan.rounded or plan.dtype)
     on_gpu = packed.graph.target.kind == "cuda"
     return (*clock_table(plan.dtype), *prices) if on_gpu else prices
 

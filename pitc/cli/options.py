@@ -419,8 +419,9 @@ class Tune(Printed):
     level: str | None = Option(
         None,
         metavar="LEVEL",
-        help="CPU level of the kernels, v4 or v3; default: the best that runs here.",
-        autocompletion=lambda: ["v4", "v3"],
+        help="CPU level of the kernels: v4, v3, or v4_amx, those of --precision bf16; default: v4 "
+        "or v3, whichever runs here.",
+        autocompletion=lambda: ["v4_amx", "v4", "v3"],
     )
     quick: bool = Option(False, "--quick", help="Measure fewer points, in about a minute.")
     restart: bool = Option(

@@ -18,7 +18,7 @@ from pitc.config import resolve
 from pitc.errors import MachineError, UsageError
 from pitc.host.machine import cpu_level
 from pitc.ir.variants import FEATURES, VARIANTS
-from pitc.options import LEVELS
+from pitc.options import TABLE_LEVELS
 from pitc.tiles import tune as tuning
 from pitc.tiles.file import Measured
 from pitc.tiles.find import TablesInForce, outdated, overlay_path, tables_in_force
@@ -33,9 +33,9 @@ GO_ON = "measurements are kept: the same command continues from there, and --res
 def tune_machine(options: "Tune") -> None:
     """`pitc tune`."""
     settings, level = settings_of(options), options.level
-    chosen = LEVELS.get(level or cpu_level() or "")
+    chosen = TABLE_LEVELS.get(level or cpu_level() or "")
     if chosen is None and level is not None:
-        raise UsageError(f"level {level!r} is not one of {', '.join(LEVELS)}")
+        raise UsageError(f"level {level!r} is not one of {', '.join(TABLE_LEVELS)}")
     if chosen is None:
         raise MachineError(
             "this CPU has neither AVX-512 nor AVX2: pitc has no sparse kernels for it"

@@ -36,6 +36,12 @@ def machine_level() -> str | None:
     return next((level for level, need in LEVEL_FLAGS.items() if need <= flags), None)
 
 
+def runs_level(level: str) -> bool:
+    """True where the CPU runs kernels of a level of `LEVEL_FLAGS`."""
+    levels = list(LEVEL_FLAGS)
+    return machine_level() in levels[: levels.index(level) + 1]
+
+
 def kernel_level() -> str | None:
     """The best level of kernels that this process runs: `PITC_CPU`'s, else the machine's.
 
@@ -86,7 +92,7 @@ def lacking() -> str | None:
     if multiplies_tiles() and not _has_tiles():
         return (
             "this CPU has AMX, but the operating system gives no tile registers to this process: "
-            "products of bfloat16 use AVX512-BF16"
+            "products of bfloat16 are computed in float32"
         )
     return None
 

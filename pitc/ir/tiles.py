@@ -135,7 +135,7 @@ class TileTable:
     """Prices of every variant for every CPU level, and where they were measured.
 
     Args:
-        costs: By level (`v4`, `v3`) and variant.
+        costs: By level (`v4_amx`, `v4`, `v3`) and variant.
         provenance: Device, CPU features, versions, unit, date and protocol of the measurement.
     """
 
@@ -153,12 +153,15 @@ class TileTable:
         """The lines of plans `cost_VARIANT_LEVEL`, the prices, and `shape_VARIANT_LEVEL`, factors.
 
         Args:
-            dtype: Of the operands: `float32`, which alone CPUs have variants for.
+            dtype: That operands are rounded to: `float32`, or `bfloat16`, which a matrix unit may
+                multiply at another price.
         """
-        if dtype != "float32":
+        if dtype not in ("float32", "bfloat16"):
             raise ValueError(f"no prices of {dtype}")
         found: list[tuple[str, tuple[int, ...]]] = []
         for level, costs in self.costs.items():
+            if level == "v4_amx" and dtype == "float32":
+                continue
             for variant, cost in costs.items():
                 found.append((f"cost_{variant}_{level}", tuple(cost.prices)))
                 if cost.factors:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationErro
 from pitc.errors import ArtifactError, UsageError
 from pitc.ir.tiles import FACTORS, HIGHEST_FACTOR, HIGHEST_PRICE, TileTable, VariantCost, Work
 from pitc.ir.variants import FEATURES, VARIANTS
-from pitc.options import Level
+from pitc.options import TableLevel
 
 SCHEMA = 1
 MEND = "pitc tune makes a new one"
@@ -125,7 +125,7 @@ class TilesFile(_Record):
     schema_version: int = SCHEMA
     unit: Literal["femtoseconds"] = "femtoseconds"
     features: list[str] = list(FEATURES)
-    levels: dict[Level, Measured]
+    levels: dict[TableLevel, Measured]
 
     @model_validator(mode="after")
     def _ours(self) -> "TilesFile":

@@ -9,7 +9,7 @@ from pitc.errors import PitcError
 from pitc.host.folders import cache_folder
 from pitc.host.machine import builder_versions, cpu_caches, cpu_features, cpu_name
 from pitc.ir.tiles import TileTable
-from pitc.options import Level
+from pitc.options import TableLevel
 from pitc.tiles.file import Machine, Measured, TilesFile, read_file, table_of
 
 SHIPPED = Path(__file__).with_name("shipped")
@@ -27,8 +27,8 @@ class TablesInForce:
         notes: Why a file is not used, one line each.
     """
 
-    levels: Mapping[Level, Measured]
-    origins: Mapping[Level, str]
+    levels: Mapping[TableLevel, Measured]
+    origins: Mapping[TableLevel, str]
     notes: tuple[str, ...] = ()
 
     @property
@@ -48,9 +48,13 @@ def this_machine() -> Machine:
 
 
 def shipped() -> TilesFile:
-    """The tables that come with pitc, of a machine like this one."""
+    """The tables that come with pitc, of a machine like this one; levels that it has not are those
+    of another one.
+    """
     tables = _shipped()
-    return next((each for each in tables if _maker(each) == cpu_name().split()[0]), tables[0])
+    nearest = next((each for each in tables if _maker(each) == cpu_name().split()[0]), tables[0])
+    levels = {name: each for file in tables for name, each in file.levels.items()}
+    return nearest.model_copy(update={"levels": levels | nearest.levels})
 
 
 @cache

@@ -18,6 +18,7 @@ import numpy as np
 from pitc.host.machine import cpu_caches
 from pitc.ir.tiles import TileTable, VariantCost, Work
 from pitc.ir.variants import FEATURES, VARIANTS
+from pitc.options import TABLE_LEVELS
 from pitc.measure.trace import Decision, take_trace, traced_session
 from pitc.tiles.patterns import Array
 
@@ -37,7 +38,7 @@ HOPELESS = 4.0
 
 #: Everything is offered, whatever it costs.
 OFFER_ALL = TileTable(
-    {level: dict.fromkeys(VARIANTS, VariantCost((0,) * len(FEATURES))) for level in ("v4", "v3")}
+    {level: dict.fromkeys(VARIANTS, VariantCost((0,) * len(FEATURES))) for level in TABLE_LEVELS}
 )
 
 
@@ -134,6 +135,11 @@ def cache_bytes() -> int:
     return max(sizes, default=LARGEST_CACHE)
 
 
+def numbers_of(level: str) -> int:
+    """Numbers of A in an element of it: words of bfloat16 have two."""
+    return 2 if level == "v4_amx" else 1
+
+
 def product_model(k: int, n: int) -> "onnx.ModelProto":
     """`y = relu(x) @ w`, w f32 [k, n]."""
     from onnx import numpy_helper, parser
@@ -165,7 +171,14 @@ def contractions(
 
     with tempfile.TemporaryDirectory(prefix="pitc-tune-") as folder:
         traces = Path(folder)
-        compiled = api.compile(product_model(k, n), f"cpu:{level}", tiles=table, suggest=False)
+        rounded = numbers_of(level) > 1
+        compiled = api.compile(
+            product_model(k, n),
+            "cpu:v4" if rounded else f"cpu:{level}",
+            precision="bf16" if rounded else "float32",
+            tiles=table,
+            suggest=False,
+        )
         with warnings.catch_warnings():  # a level below that of the CPU is what was asked for
             warnings.simplefilter("ignore", PitcWarning)
             sessions = {

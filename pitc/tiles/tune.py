@@ -12,14 +12,14 @@ from pydantic import ValidationError
 
 from pitc.artifact.folder import new_file
 from pitc.errors import ArtifactError, MachineError, UsageError
-from pitc.host.machine import LEVEL_FLAGS, builder_versions, cpu_features, installed
+from pitc.host.machine import builder_versions, installed, runs_level
 from pitc.ir.variants import VARIANTS
 from pitc.measure.timing import pinned
-from pitc.options import LEVELS, Level
+from pitc.options import TABLE_LEVELS, TableLevel
 from pitc.tiles.file import Cost, Measured, Point, TilesFile, point_of, read_file
 from pitc.tiles.find import overlay_path, this_machine
 from pitc.tiles.fit import Fit, fit_costs
-from pitc.tiles.measure import contractions
+from pitc.tiles.measure import contractions, numbers_of
 from pitc.tiles.patterns import PATTERNS, operand
 
 #: Called with points done, points in all, and what is measured.
@@ -72,8 +72,12 @@ class Grid:
     most: int
     rounds: int
 
-    def plan(self) -> list[Case]:
-        """All cases, those of one size together; always the same ones."""
+    def plan(self, numbers: int = 1) -> list[Case]:
+        """All cases, those of one size together; always the same ones.
+
+        Args:
+            numbers: By which the rows of matrices are divided.
+        """
         rng = np.random.default_rng(0)
         found: list[Case] = []
         places = spread(len(self.sizes) * self.cases)
@@ -84,7 +88,7 @@ class Grid:
                 row, live = next(places)
                 rows = round(max(1, min(MOST_ROWS, self.most // (k * n))) ** row)
                 density = min(1.0, LEAST_DENSITY ** (1 - live / (1 - ALL_LIVE)))
-                found.append(Case(k, n, rows, patterns.pop(), density))
+                found.append(Case(k + -k % numbers, n, rows, patterns.pop(), density))
         return list(dict.fromkeys(found))
 
 
@@ -119,7 +123,7 @@ class Tuned:
     """
 
     path: Path
-    level: Level
+    level: TableLevel
     fits: dict[str, Fit]
     points: int
     resumed: int
@@ -128,7 +132,7 @@ class Tuned:
 
 def tune(
     path: Path,
-    level: Level,
+    level: TableLevel,
     grid: Grid,
     *,
     restart: bool = False,
@@ -150,13 +154,14 @@ def tune(
         MachineError: This CPU does not run the level.
         UsageError: The file cannot be written.
     """
-    if not LEVEL_FLAGS[level] <= set(cpu_features()):
+    if not runs_level(level):
         raise MachineError(f"this CPU does not run kernels of level {level}")
     others = _levels_of(path, level)
     start = time.monotonic()
     store = _Store(path, level)
     known = store.open(restart=restart)
-    plan = [case for case in grid.plan() if case not in known]
+    numbers = numbers_of(level)
+    plan = [case for case in grid.plan(numbers) if case not in known]
     total = len(plan) + len(known)
     with pinned(1):
         done = len(known)
@@ -185,7 +190,7 @@ def tune(
         points=points,
     )
     others[level] = measured
-    table = TilesFile(levels={name: others[name] for name in LEVELS.values() if name in others})
+    table = TilesFile(levels={name: others[name] for name in TABLE_LEVELS.values() if name in others})
     with new_file(path) as scratch:
         scratch.write_text(table.text(), "utf-8")
     store.remove()
@@ -208,7 +213,7 @@ def _versions() -> dict[str, str]:
     return builder_versions() | {"onnxruntime": installed("onnxruntime") or ""}
 
 
-def _levels_of(path: Path, level: Level) -> dict[Level, Measured]:
+def _levels_of(path: Path, level: TableLevel) -> dict[TableLevel, Measured]:
     """The other levels of the file, which stay as they are.
 
     A file that is no table is refused, but for the user's own, which nobody has named.
@@ -230,7 +235,8 @@ def _levels_of(path: Path, level: Level) -> dict[Level, Measured]:
 class _Store:
     """Points of a tuning that is not finished, one line of JSON each behind a head."""
 
-    def __init__(self, path: Path, level: Level) -> None:
+    def __init__(self, path: Path, level: TableLevel) -> None:
+        self.numbers = numbers_of(level)
         self.path = path.with_name(f"{path.stem}-{level}.points")
         self.head = json.dumps({"machine": this_machine().model_dump(), "versions": _versions()})
 
@@ -241,7 +247,7 @@ class _Store:
             lines = self.path.read_text("utf-8", "replace").splitlines()
         if lines[:1] != [self.head]:
             lines = []
-        found = {_case_of(point): point for point in _points(lines[1:])}
+        found = {_case_of(point, self.numbers): point for point in _points(lines[1:])}
         with new_file(self.path) as scratch:  # without a line that was cut off
             texts = [self.head, *(p.model_dump_json() for p in found.values())]
             scratch.write_text("\n".join(texts) + "\n", "utf-8")
@@ -265,6 +271,6 @@ def _points(lines: Sequence[str]) -> Iterator[Point]:
             continue
 
 
-def _case_of(point: Point) -> Case:
+def _case_of(point: Point, numbers: int) -> Case:
     work = point.counted()
-    return Case(work.k, point.n, work.rows, point.pattern, point.density)
+    return Case(work.k * numbers, point.n, work.rows, point.pattern, point.density)

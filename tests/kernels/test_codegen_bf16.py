@@ -32,6 +32,8 @@ SHAPES = [
     *((1, 1, "none", 0, 0), (3, 5, "relu", 1, 0), (33, 70, "none", 0, 1), (64, 64, "gelu", 1, 0)),
     *((95, 130, "none", 1, 0), (1001, 66, "none", 0, 1), (3100, 64, "gelu", 1, 0)),
 ]
+LONG_SHAPES = [(1300, 840, "relu", 1, 1), (70, 100, "none", 0, 0)]
+"""Of several stretches of k and groups of columns, and of one."""
 COUNTS = (0, 1, 2, 3, 5, 6, 7, 13, 97)
 Shape = tuple[int, int, str, int, int]
 STORED: tuple[dict[str, int], ...]
@@ -63,7 +65,7 @@ def levels() -> list[CpuLevel]:
 @functools.cache
 def kernels() -> KernelLibrary:
     folder = tempfile.mkdtemp(prefix="pitc-test-bf16-")
-    wanted = [request(s) for s in SHAPES]
+    wanted = [request(s) for s in (*SHAPES, *LONG_SHAPES)]
     wanted += [request(s, more) for s in STORED_SHAPES for more in STORED]
     objects = {
         f"{r.symbol}_{level.level}": object_code(r, level) for r in wanted for level in levels()
@@ -90,8 +92,11 @@ def run(
     operands: Mapping[str, Array],
     rows: int,
     more: Mapping[str, int] | None = None,
+    part: tuple[int, int, int, int] | None = None,
 ) -> Array:
-    """C of one call, whose operands end at pages that nobody may touch."""
+    """C of one call, whose operands end at pages that nobody may touch; of all rows and panels, or
+    of those that are named.
+    """
     more = more or {}
     k, n, _, residual, _ = shape
     bias = np.zeros(panel_count(n) * PANEL_WIDTH, np.float32)
@@ -107,7 +112,7 @@ def run(
     every += [operands["rows_c"], c]
     memory = [guarded(x, at_end=bool((i + k) % 2)) for i, x in enumerate(every)]
     symbol = f"{request(shape, more).symbol}_{level.level}"
-    kernels().call(symbol, *memory, 0, rows, 0, panel_count(n))
+    kernels().call(symbol, *memory, *(part or (0, rows, 0, panel_count(n))))
     c = memory[-1].copy()
     return c.view(ml_dtypes.bfloat16).astype(np.float32) if "rounds_result" in more else c
 
@@ -201,6 +206,28 @@ def test_rows_do_not_depend_on_the_tile() -> None:
             names = ("rows_a", "rows_c", "added")
             one = x | {name: x[name][i : i + 1] for name in names} | {"rows_c": np.array([0], "i4")}
             assert np.array_equal(run(shape, level, one, 1)[0], whole[x["rows_c"][i]])
+
+
+@pytest.mark.parametrize("level", [x for x in levels() if x.multiplies_tiles], ids=lambda x: x.level)
+@pytest.mark.parametrize("shape", LONG_SHAPES, ids=str)
+def test_blocks_of_tiles(shape: Shape, level: CpuLevel) -> None:
+    """Several blocks of rows, groups of columns and stretches of k; and any part of the panels.
+
+    The sums are those of the model, to the bit.
+    """
+    rows, n = 700, shape[1]
+    x = operands_of(shape, rows)
+    want = run(shape, MODEL_OF_TILES, x, rows)
+    np.testing.assert_array_equal(run(shape, level, x, rows), want)
+    a, w = near(np.maximum(x["a"], 0) if shape[4] else x["a"]), near(x["w"])
+    added = x["added"] if shape[3] else None
+    exact = reference.gather_gemm(a, x["rows_a"], w, x["bias"], added, shape[2])
+    np.testing.assert_allclose(want[x["rows_c"]], exact, rtol=1e-5, atol=1e-4)
+    for first, stop, begin, end in ((40, 650, 1, 2), (0, 33, 0, 1), (650, 700, 0, 0), (9, 9, 0, 2)):
+        part = run(shape, level, x, rows, part=(first, stop, begin, end))
+        written = np.zeros_like(part, bool)
+        written[x["rows_c"][first:stop], begin * PANEL_WIDTH : min(n, end * PANEL_WIDTH)] = True
+        np.testing.assert_array_equal(part, np.where(written, want, np.float32(7.25)))
 
 
 def test_levels_of_kernels() -> None:

@@ -7,9 +7,10 @@ namespace {
 
 // Measured with generated kernels on one core: blocks of 96 to 192 rows are equal, tasks of all
 // panels are up to a tenth slower when B is larger than the second-level cache; of bfloat16 they
-// are the fastest (Zen 4).
+// are the fastest (Zen 4). A matrix unit is so fast that B must be read rarely.
 constexpr int64_t kRowBlock = 96;                   // 16 register tiles of 6 rows
 constexpr int64_t kRowUnit = 12;                    // only the last block has a partial tile
+constexpr int64_t kTiledRows = 512, kTileUnit = 32;
 constexpr int64_t kPanelFloats = int64_t{1} << 18;  // 1 MiB of B
 constexpr int64_t kLeastColumns = 256;              // but so many columns at least
 constexpr int64_t kThreadTasks = 4;  // of each thread: the last one to end is not far behind
@@ -31,15 +32,17 @@ constexpr int64_t kNearPanelFloats = int64_t{1} << 17;
 }  // namespace
 
 GemmSplit SplitGemm(int64_t rows, int64_t k, int64_t panels, int64_t width, int threads,
-                    bool rounded) {
+                    Multiplier multiplier) {
   if (GemmFlops(rows, k, panels * width) < kSerialFlops)
     return {{rows, std::max<int64_t>(rows, 1)}, {panels, std::max<int64_t>(panels, 1)}, false};
   const int64_t by_columns = (kLeastColumns + width - 1) / width;
   const int64_t by_cache = kPanelFloats / std::max<int64_t>(k * width, 1);
-  int64_t most_rows = kRowBlock, most_panels = std::max(by_columns, by_cache);
-  if (rounded) most_panels = panels;
+  const bool tiles = multiplier == Multiplier::kTiles;
+  const int64_t unit = tiles ? kTileUnit : kRowUnit;
+  int64_t most_rows = tiles ? kTiledRows : kRowBlock, most_panels = std::max(by_columns, by_cache);
+  if (multiplier != Multiplier::kFloats) most_panels = panels;
   const auto split = [&] {
-    return GemmSplit{EvenBlocks(rows, most_rows, kRowUnit), EvenBlocks(panels, most_panels, 1),
+    return GemmSplit{EvenBlocks(rows, most_rows, unit), EvenBlocks(panels, most_panels, 1),
                      threads > 1};
   };
   const auto few = [&] { return threads > 1 && split().Count() < kThreadTasks * threads; };

@@ -26,10 +26,13 @@ inline double GemmFlops(int64_t rows, int64_t k, int64_t columns) {
   return 2.0 * static_cast<double>(rows) * static_cast<double>(k) * static_cast<double>(columns);
 }
 
-// `rows` x `k` times `panels` panels of `k` x `width`, for so many threads. `rounded`: rows may be
-// converted by each task that reads them.
+// What multiplies: numbers of float32, words of two numbers of bfloat16 (rows may be converted by
+// each task that reads them), or tiles of such words, by a matrix unit.
+enum class Multiplier { kFloats, kPairs, kTiles };
+
+// `rows` x `k` times `panels` panels of `k` x `width`, for so many threads.
 GemmSplit SplitGemm(int64_t rows, int64_t k, int64_t panels, int64_t width, int threads,
-                    bool rounded = false);
+                    Multiplier multiplier = Multiplier::kFloats);
 
 // A product over lists: rows that share lists and a pass over B, and panels that a task takes.
 struct ListSplit {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "base/cpu_level.h"
 #include "kernels/tvm_abi.h"
 #include "machines.h"
 
@@ -47,6 +48,7 @@ struct Kernel {
   std::shared_ptr<const KernelLibrary> library;
   tvm::Function function = nullptr;
   std::string symbol;
+  CpuLevel level = CpuLevel::kBaseline;  // that it is compiled for
 };
 
 // Where the tensors of a call lie.

@@ -56,7 +56,7 @@ SparseOperand Contraction::OperandOf(const RunContext& run, const LeftRows& left
 Work Contraction::UnseenOf(const SparseOperand& operand, const LeftRows& left,
                            const Panels& b) const {
   Work work = operand.Unseen(b.count, kTaskPanels);
-  work.dense_tasks = SplitGemm(left.count, b.k, b.count, b.width, work.threads, b.rounded).Count();
+  work.dense_tasks = b.Split(left.count, kernels_.dense, work.threads).Count();
   return work;
 }
 

@@ -82,8 +82,8 @@ void RunGatherGemm(const RunContext& run, const Kernel& kernel, const LeftRows& 
                    const Panels& b, const Target& target, uint64_t* bits) {
   const int64_t t = left.count;
   if (t == 0) return;
-  const GemmSplit split = SplitGemm(
-      t, b.k, b.count, b.width, run.ThreadsFor(GemmFlops(t, b.k, b.count * b.width)), b.rounded);
+  const int threads = run.ThreadsFor(GemmFlops(t, b.k, b.count * b.width));
+  const GemmSplit split = b.Split(t, kernel, threads);
   run.Each(split.Count(), split.parallel, [&](int64_t task) {
     const GemmSplit::Part part = split.At(task);
     KernelCall call;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/split.h"
 #include "detect/micro_tiles.h"
 #include "kernels/kernel_library.h"
 #include "ops/product.h"
@@ -17,6 +18,13 @@ struct Panels {
   int64_t count = 0, k = 0, width = 0;
   const float* bias = nullptr;
   bool rounded = false;  // words of two numbers of bfloat16, and k counts these
+
+  // How a dense product is cut. `kernel`: that of the product.
+  GemmSplit Split(int64_t rows, const Kernel& kernel, int threads) const {
+    const bool tiles = kernel.level == CpuLevel::kV4Amx;
+    const Multiplier pairs = tiles ? Multiplier::kTiles : Multiplier::kPairs;
+    return SplitGemm(rows, k, count, width, threads, rounded ? pairs : Multiplier::kFloats);
+  }
 };
 
 // One number per column of `columns` / 64 panels: that input, or zeros where the plan has no bias.

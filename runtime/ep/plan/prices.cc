@@ -93,6 +93,7 @@ Prices Prices::Read(Fields& in, Element type, bool skips) {
   } else if (skips) {
     prices.v3 = ReadCosts(in, "v3");
     prices.v4 = ReadCosts(in, "v4");
+    if (in.Has("cost_dense_v4_amx")) prices.amx = ReadCosts(in, "v4_amx");
   }
   return prices;
 }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "machines.h"
@@ -34,6 +35,7 @@ std::vector<const CudaOffer*> OffersOf(Element type);
 
 struct Prices {
   CostTable v3, v4;                 // of CPUs
+  std::optional<CostTable> amx;     // of bfloat16, where a matrix unit multiplies
   std::vector<TileClocks> clocks;   // for a GPU: at least one, oldest architecture first
   std::vector<OfferPrices> offers;  // where a GPU skips zeros, of the same architectures
 

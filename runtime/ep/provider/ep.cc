@@ -60,7 +60,7 @@ void Tell(const Host& host, Lack lack) {
   if (lack == Lack::kTiles) {
     WarnOnce(host, &tiles,
              "pitc: this CPU has AMX, but the operating system gives no tile registers to this "
-             "process: products of bfloat16 use AVX512-BF16. `pitc doctor` says more");
+             "process: products of bfloat16 are computed in float32. `pitc doctor` says more");
   }
 }
 
@@ -225,12 +225,14 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
   const SelectorOptions options{name, trace_, variant_};
   ContractionKernels kernels{load("dense"), {}, {}, {}, {}};
   const auto costs_of = [&](const Prices& prices) -> const CostTable& {
+    if (kernels.dense.level == CpuLevel::kV4Amx && prices.amx) return *prices.amx;
     return level_ >= CpuLevel::kV4 ? prices.v4 : prices.v3;
   };
   const auto lists = [&] { return ListKernels{load("row"), load("tile"), load("block")}; };
   if (auto* grouped = std::get_if<GroupedPlan>(&plan.body)) {
     if (grouped->skips) kernels.listed = lists();
-    Contraction one(costs_of(grouped->prices), simd_, std::move(kernels), options);
+    const CostTable& costs = costs_of(grouped->prices);
+    Contraction one(costs, simd_, std::move(kernels), options);
     return MakeGrouped(*grouped, load("dense"), std::move(one), name, trace_);
   }
   const auto& contract = std::get<ContractPlan>(plan.body);
@@ -257,9 +259,11 @@ Kernel Ep::LoadKernel(const Plan& plan, const std::string& symbol, const OrtGrap
   }
   Kernel kernel{OpenKernels(plan, ModelFolder(host_, graph, context_path_)), nullptr, {}};
   for (CpuLevel level : kKernelLevels) {  // the best one there is
-    kernel.symbol = symbol + "_" + Name(level);
+    kernel.symbol = symbol + "_" + Name(level), kernel.level = level;
     kernel.function = kernel.library->Find(kernel.symbol);
     if (!kernel.function) continue;
+    // CPUs with AMX multiply pairs more slowly than float32 (BERT: 1.4 times the time).
+    if (level == CpuLevel::kV4Bf16 && level_ == CpuLevel::kV4Amx) continue;
     const bool tiles = level != CpuLevel::kV4Amx || (level <= level_ && AllowsTiles());
     if (level <= level_ && tiles) return kernel;
     Tell(host_, LackOf(level, level_, tiles, forced_.has_value()));
