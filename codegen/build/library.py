@@ -86,7 +86,7 @@ def cpu_part(
     work = [
         (r, t)
         for r in ordered
-        for t in levels_of(r.dtype, targets, dense=r.family == "gather_gemm")
+        for t in levels_of(r.dtype, targets, tiles=r.suits_tiles)
     ]
 
     objects = {}

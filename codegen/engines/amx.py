@@ -1,6 +1,7 @@
 """The engine of matrix units (AMX): tiles of 16 x 16 words of two bfloat16 numbers.
 
     sums[32][32] += A[32][16 words] * B[16 words][32]        four tiles of sums, two of A, two of B
+    sums[16][64] += A[16][16 words] * B[16 words][64]        four tiles of sums, one of A, four of B
 
 One instruction adds, for every sum of a tile, the products of even k and those of odd k in chains
 of their own, each from 0 on, and then both to the sum: so does the model of it, for tests on any
@@ -9,13 +10,15 @@ machine, whose bits are the same but for denormals, which the instruction takes 
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import tvm
 
 from pitc.codegen import tir
 from pitc.codegen.engines.pairs import HALVES
-from pitc.codegen.tir import LANES, T
+from pitc.codegen.tir import T
+from pitc.ir.target import CpuLevel
 
 TILE = 16
 """Rows of a tile, and words or sums of a row."""
@@ -80,81 +83,96 @@ define internal void @pitc_amx_wide_step(ptr %a0, ptr %b0, ptr %b1, ptr %b2, ptr
   call void @llvm.x86.tdpbf16ps(i8 3, i8 4, i8 5)
   ret void
 }}
-define internal void @pitc_amx_load(ptr %c0, ptr %c1, ptr %c2, ptr %c3) alwaysinline #1 {{
-  call void @llvm.x86.tileloadd64(i8 0, ptr %c0, i64 64)
-  call void @llvm.x86.tileloadd64(i8 1, ptr %c1, i64 64)
-  call void @llvm.x86.tileloadd64(i8 2, ptr %c2, i64 64)
-  call void @llvm.x86.tileloadd64(i8 3, ptr %c3, i64 64)
+define internal void @pitc_amx_tall_step(
+    ptr %a0, ptr %a1, ptr %b0, i64 %stride) alwaysinline #1 {{
+  call void @llvm.x86.tileloadd64(i8 4, ptr %a0, i64 64)
+  call void @llvm.x86.tileloadd64(i8 6, ptr %b0, i64 %stride)
+  call void @llvm.x86.tdpbf16ps(i8 0, i8 4, i8 6)
+  call void @llvm.x86.tileloadd64(i8 5, ptr %a1, i64 64)
+  call void @llvm.x86.tdpbf16ps(i8 2, i8 5, i8 6)
   ret void
 }}
-define internal void @pitc_amx_store(ptr %c0, ptr %c1, ptr %c2, ptr %c3) alwaysinline #1 {{
-  call void @llvm.x86.tilestored64(i8 0, ptr %c0, i64 64)
-  call void @llvm.x86.tilestored64(i8 1, ptr %c1, i64 64)
-  call void @llvm.x86.tilestored64(i8 2, ptr %c2, i64 64)
-  call void @llvm.x86.tilestored64(i8 3, ptr %c3, i64 64)
+define internal void @pitc_amx_load(
+    ptr %c0, ptr %c1, ptr %c2, ptr %c3, i64 %stride) alwaysinline #1 {{
+  call void @llvm.x86.tileloadd64(i8 0, ptr %c0, i64 %stride)
+  call void @llvm.x86.tileloadd64(i8 1, ptr %c1, i64 %stride)
+  call void @llvm.x86.tileloadd64(i8 2, ptr %c2, i64 %stride)
+  call void @llvm.x86.tileloadd64(i8 3, ptr %c3, i64 %stride)
+  ret void
+}}
+define internal void @pitc_amx_store(
+    ptr %c0, ptr %c1, ptr %c2, ptr %c3, i64 %stride) alwaysinline #1 {{
+  call void @llvm.x86.tilestored64(i8 0, ptr %c0, i64 %stride)
+  call void @llvm.x86.tilestored64(i8 1, ptr %c1, i64 %stride)
+  call void @llvm.x86.tilestored64(i8 2, ptr %c2, i64 %stride)
+  call void @llvm.x86.tilestored64(i8 3, ptr %c3, i64 %stride)
+  ret void
+}}
+define internal void @pitc_amx_store_tall(ptr %c0, ptr %c2, i64 %stride) alwaysinline #1 {{
+  call void @llvm.x86.tilestored64(i8 0, ptr %c0, i64 %stride)
+  call void @llvm.x86.tilestored64(i8 2, ptr %c2, i64 %stride)
   ret void
 }}
 attributes #1 = {{ "target-features"="+amx-tile,+amx-bf16" }}
 """
 
 Place = tuple[tir.Buffer, Sequence[tir.Expr]]
-"""A word of a buffer."""
+"""A word or a sum of a buffer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """Where the sums of up to four tiles stand.
+
+    Args:
+        tiles: The first sum of each: two above two others, one above another, or four of the same
+            rows.
+        stride: Sums from one row of a tile to the next.
+    """
+
+    tiles: Sequence[Sequence[Place]]
+    stride: int
+
+    @property
+    def places(self) -> list[Place]:
+        """Of all tiles."""
+        return [place for row in self.tiles for place in row]
 
 
 class Tiles(Protocol):
-    """Sums of 32 rows x 32 columns, which stand in memory between two stretches of k.
-
-    There a square is four tiles of 16 x 16: of the first rows, left and right, and of the last. Or
-    they are of 16 rows x 64 columns, four tiles side by side.
-    """
+    """Sums of tiles, which stand in memory between two stretches of k."""
 
     @contextmanager
     def used(self) -> Iterator[None]:
         """Statements that may use them."""
         ...
 
-    def clear(self, place: tir.Expr) -> None:
-        """Start the sums of a square at 0.
-
-        Args:
-            place: Where the square begins.
-        """
+    def clear(self, sums: Square) -> None:
+        """Start sums at 0."""
         ...
 
-    def load(self, place: tir.Expr) -> None:
-        """Go on with the sums of a square."""
+    def load(self, sums: Square) -> None:
+        """Go on with the sums of a square, of four tiles."""
         ...
 
-    def step(self, place: tir.Expr, a: Sequence[Place], b: Sequence[Place]) -> None:
+    def step(self, sums: Square, a: Sequence[Place], b: Sequence[Place]) -> None:
         """Add the products of 16 words.
 
         Args:
-            place: Where the square begins.
-            a: Two tiles of A, 16 words a row; or one, of the first rows.
-            b: Two tiles of B, rows of which are as far apart as rows of its buffer; or four of
-                64 columns, and one of A.
+            sums: Of each tile of A with each of B.
+            a: One or two tiles of A, 16 words a row, in one piece. One of two may be left out: then
+                the last sums stay as they are.
+            b: Tiles of B, rows of which are as far apart as rows of its buffer.
         """
         ...
 
-    def store(self, place: tir.Expr) -> None:
-        """Put the sums of a square where it is."""
+    def store(self, sums: Square) -> None:
+        """Put the sums where the square is."""
         ...
 
 
-def place_in_square(row: tir.Expr, vector: int) -> tir.Expr:
-    """Where 16 sums of a row begin, from the start of its square."""
-    return row // TILE * (2 * TILE * TILE) + row % TILE * TILE + vector * TILE * TILE
-
-
 class UnitTiles:
-    """In the tile registers of a matrix unit.
-
-    Args:
-        sums: Where squares stand.
-    """
-
-    def __init__(self, sums: tir.Buffer) -> None:
-        self.sums = sums
+    """In the tile registers of a matrix unit."""
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -164,65 +182,63 @@ class UnitTiles:
             yield
             self._call("end")
 
-    def clear(self, place: tir.Expr) -> None:
+    def clear(self, sums: Square) -> None:
         """Zero."""
         self._call("zero")
 
-    def load(self, place: tir.Expr) -> None:
-        """Four tiles."""
-        self._call("load", *self._square(place))
+    def load(self, sums: Square) -> None:
+        """Tile by tile."""
+        self._call("load", *self._addresses(sums.places), _bytes(sums.stride))
 
-    def step(self, place: tir.Expr, a: Sequence[Place], b: Sequence[Place]) -> None:
+    def step(self, sums: Square, a: Sequence[Place], b: Sequence[Place]) -> None:
         """Load and multiply."""
-        stride = tir.int64(4 * int(b[0][0].shape[-1]))
-        name = {(2, 2): "step", (1, 2): "half_step", (1, 4): "wide_step"}[len(a), len(b)]
-        self._call(name, *(self._address(*at) for at in (*a, *b)), stride)
+        kinds = {(2, 2): "step", (1, 2): "half_step", (1, 4): "wide_step", (2, 1): "tall_step"}
+        (buffer, _), *_ = b
+        self._call(
+            kinds[len(a), len(b)], *self._addresses([*a, *b]), _bytes(int(buffer.shape[-1]))
+        )
 
-    def store(self, place: tir.Expr) -> None:
-        """Four tiles."""
-        self._call("store", *self._square(place))
-
-    def _square(self, place: tir.Expr) -> list[tir.Expr]:
-        return [self._address(self.sums, (place + i * TILE * TILE,)) for i in range(4)]
+    def store(self, sums: Square) -> None:
+        """Tile by tile."""
+        name = "store" if len(sums.places) == 4 else "store_tall"
+        self._call(name, *self._addresses(sums.places), _bytes(sums.stride))
 
     @staticmethod
-    def _address(buffer: tir.Buffer, index: Sequence[tir.Expr | int]) -> tir.Expr:
-        return T.address_of(buffer[tuple(index)])
+    def _addresses(places: Sequence[Place]) -> list[tir.Expr]:
+        return [T.address_of(buffer[tuple(index)]) for buffer, index in places]
 
     @staticmethod
     def _call(name: str, *arguments: tir.Expr) -> None:
         T.evaluate(T.call_extern("void", f"pitc_amx_{name}", *arguments))
 
 
+def _bytes(words: int) -> tir.Expr:
+    return tir.int64(4 * words)
+
+
 class ModelTiles:
-    """In memory, in steps that any machine has.
-
-    Args:
-        sums: Where squares stand.
-    """
-
-    def __init__(self, sums: tir.Buffer) -> None:
-        self.sums = sums
+    """In memory, in steps that any machine has."""
 
     @contextmanager
     def used(self) -> Iterator[None]:
         """Nothing is to be shaped."""
         yield
 
-    def clear(self, place: tir.Expr) -> None:
+    def clear(self, sums: Square) -> None:
         """Zero."""
-        with tir.serial(tir.int64(0), tir.int64(SIDE * SIDE // LANES)) as v:
-            tir.store(self.sums, tir.splat(0), place + v * LANES)
+        for buffer, index in sums.places:
+            with tir.serial(tir.int64(0), tir.int64(TILE)) as r:
+                tir.store(buffer, tir.splat(0), *self._row(index, r, sums.stride))
 
-    def load(self, place: tir.Expr) -> None:
+    def load(self, sums: Square) -> None:
         """They are there."""
 
-    def step(self, place: tir.Expr, a: Sequence[Place], b: Sequence[Place]) -> None:
+    def step(self, sums: Square, a: Sequence[Place], b: Sequence[Place]) -> None:
         """Row by row, vector by vector."""
-        for i, (words, left) in enumerate(a):
+        for (words, left), row in zip(a, sums.tiles, strict=False):
             *lead_a, first = left
             with tir.serial(tir.int64(0), tir.int64(TILE)) as r:
-                for v, (panel, right) in enumerate(b):
+                for (panel, right), (buffer, index) in zip(b, row, strict=True):
                     *lead_b, k, column = right
                     chains = [tir.Variable() for _ in range(2)]
                     for chain in chains:
@@ -232,9 +248,20 @@ class ModelTiles:
                         y = tir.keep(tir.load(panel, *lead_b, k + s, column))
                         for chain, half in zip(chains, HALVES, strict=True):
                             chain.set(tir.fma(half(x), half(y), chain.value))
-                    at = place + place_in_square(r + i * TILE, v)  # or in one of four tiles
+                    at = self._row(index, r, sums.stride)
                     both = tir.keep(chains[0].value + chains[1].value)
-                    tir.store(self.sums, tir.load(self.sums, at) + both, at)
+                    tir.store(buffer, tir.load(buffer, *at) + both, *at)
 
-    def store(self, place: tir.Expr) -> None:
+    def store(self, sums: Square) -> None:
         """They are there."""
+
+    @staticmethod
+    def _row(index: Sequence[tir.Expr], r: tir.Expr, stride: int) -> list[tir.Expr]:
+        """Row `r` of a tile: of a buffer of rows of that length, or of one dimension."""
+        *lead, last = index
+        return [*lead[:-1], lead[-1] + r, last] if lead else [last + r * stride]
+
+
+def tiles_of(target: CpuLevel) -> Tiles:
+    """The unit of a CPU level, or the model of it where the level has no features."""
+    return UnitTiles() if target.features else ModelTiles()

@@ -23,6 +23,7 @@ are broadcast, a micro-tile of one key costs no more than one of many.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from pitc.codegen import pairs, tir
@@ -33,6 +34,7 @@ from pitc.codegen.families.attention_operands import WORD
 from pitc.codegen.families.attention_pairs import PairQuery
 from pitc.codegen.families.attention_query import OneQuery
 from pitc.codegen.families.attention_steps import ScoreSteps, WeightSteps, add_rounded
+from pitc.codegen.families.attention_tiles import TileProducts
 from pitc.codegen.vector_math import exp, tanh
 from pitc.ir.target import CpuLevel
 
@@ -63,7 +65,7 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
 
     def emit() -> None:
         kernel = Kernel(params, target)
-        with instructions(params, target):
+        with instructions(params, target), kernel.unit():
             kernel.emit()
 
     return tir.prim_func(symbol, emit)
@@ -106,15 +108,26 @@ class Kernel:
         names += ["bias_base", "bias_sq", "bias_sk"] if params["bias"] else []
         self.at = dict(zip(names, tir.scalars(*names), strict=True))
         lanes = target.attention_lanes[0]
+        unit = target.multiplies_tiles
+        if unit and (self.pairs or self.score_steps or self.weight_steps):
+            raise ValueError(f"no attention kernel of tiles for {dict(params)}")
         padded_d, padded_dv = (-(-x // WORD) * WORD for x in (self.d, self.dv))
         self.qt = tir.workspace(padded_d, lanes)
         self.p = tir.workspace(self.keys, lanes)
-        self.o = tir.workspace(padded_dv, lanes)
-        self.operands = operands_of(self, params, target)
+        self.o = tir.workspace(padded_dv * (2 if unit else 1), lanes)
+        self.biases = tir.workspace(self.keys, lanes) if unit and params["bias"] else self.p
+        self.products = TileProducts(self, params, target) if unit else None
+        self.operands = self.products or operands_of(self, params, target)
+
+    def unit(self) -> AbstractContextManager[None]:
+        """Statements that may use a matrix unit, if the kernel does."""
+        return nullcontext() if self.products is None else self.products.tiles.used()
 
     def emit(self) -> None:
-        """One query by itself, or blocks of them; what is rounded to steps has blocks only."""
-        if self.score_steps or self.weight_steps:
+        """One query by itself, or blocks of them; what is rounded to steps, and tiles, have blocks
+        only.
+        """
+        if self.score_steps or self.weight_steps or self.products:
             self.emit_blocks()
             return
         start = self.at["q0"]
@@ -240,6 +253,13 @@ class QueryBlock:
         kernel, rows, operands = self.kernel, self.rows, self.kernel.operands
         if kernel.bias is not None:
             self.load_bias(k0, keys, kernel.bias)
+        if kernel.products is not None:
+            kernel.products.multiply_keys(keys, self.groups)
+            with tir.serial(0, keys) as key:
+                for g in self.groups:
+                    s = tir.keep(tir.load(kernel.p, key, g * tir.LANES))
+                    self.put_score(s, key, g)
+            return
         with tir.serial(0, (keys + rows - 1) // rows) as t:
             first = tir.bind(t * rows)
             number = [tir.bind(tir.smaller(first + r, keys - 1)) for r in range(rows)]
@@ -254,16 +274,25 @@ class QueryBlock:
             tile.multiply(tir.int64(depth), UNROLL, read, rest=depth % UNROLL > 0)
             for r in range(rows):
                 for g, s in enumerate(tile.row(r)):
-                    s = kernel.capped(operands.scaled(s))
-                    if kernel.score_steps is not None:
-                        s = kernel.score_steps.rounded(s)
-                    if kernel.bias is not None:
-                        s = tir.keep(s + tir.load(kernel.p, first + r, g * tir.LANES))
+                    seen = None
                     if kernel.pairs is not None:
                         seen = self.seen_by(kernel.pairs[1][k0 + number[r]], g)
-                        s = tir.keep(tir.select(seen, s, tir.splat(float("-inf"))))
-                    tir.store(kernel.p, s, first + r, g * tir.LANES)
-                    self.top[g].set(tir.maximum(s, self.top[g].value))
+                    self.put_score(s, first + r, g, seen)
+
+    def put_score(
+        self, products: tir.Expr, key: tir.Expr, g: int, seen: tir.Expr | None = None
+    ) -> None:
+        """Make scores of sums of products, and keep them."""
+        kernel = self.kernel
+        s = kernel.capped(kernel.operands.scaled(products))
+        if kernel.score_steps is not None:
+            s = kernel.score_steps.rounded(s)
+        if kernel.bias is not None:
+            s = tir.keep(s + tir.load(kernel.biases, key, g * tir.LANES))
+        if seen is not None:
+            s = tir.keep(tir.select(seen, s, tir.splat(float("-inf"))))
+        tir.store(kernel.p, s, key, g * tir.LANES)
+        self.top[g].set(tir.maximum(s, self.top[g].value))
 
     def seen_by(self, bits: tir.Expr, g: int) -> tir.Expr:
         """Which queries of a lane group see a key."""
@@ -301,6 +330,10 @@ class QueryBlock:
         In the first key block o is undefined and counts as 0.
         """
         kernel, operands = self.kernel, self.kernel.operands
+        if kernel.products is not None:
+            assert decay is not None, "weights that are rounded to steps"
+            kernel.products.multiply_values(first, keys, self.groups, decay)
+            return
 
         def columns(dv: tir.Expr, height: int) -> None:
             tile = operands.tile(height, len(self.groups))
@@ -383,14 +416,14 @@ class QueryBlock:
                     lane = tir.bind(g * tir.LANES)
                     queries = [tir.load(bias, place(lane + i, head)) for i in range(tir.LANES)]
                     for i, row in enumerate(tir.transpose(queries)):
-                        tir.store(kernel.p, row, first + i, lane)
+                        tir.store(kernel.biases, row, first + i, lane)
 
             def single() -> None:
                 with tir.serial(0, tir.int64(tir.LANES)) as i:
                     key = kernel.key(tir.bind(k0 + tir.smaller(first + i, keys - 1)))
                     position = tir.index_of(kernel.kpos, key)
                     with tir.serial(0, tir.int64(len(self.groups) * tir.LANES)) as lane:
-                        tir.assign(kernel.p, bias[place(lane, position)], first + i, lane)
+                        tir.assign(kernel.biases, bias[place(lane, position)], first + i, lane)
 
             # Positions ascend, so 16 keys that span 16 positions have no gap between them.
             ascending = tir.both(first + tir.LANES <= keys, tail - head == tir.LANES - 1)

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pitc.codegen import pairs, tir
-from pitc.codegen.engines.amx import SIDE, TILE, ModelTiles, Tiles, UnitTiles, place_in_square
+from pitc.codegen.engines.amx import SIDE, TILE, Square, tiles_of
 from pitc.codegen.engines.pairs import instructions, step_count
 from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
 from pitc.codegen.families.left import Block, PairRows
@@ -48,7 +48,7 @@ GROUP = 24
 """Halves of panels in a group, where there are several stretches: their sums stand in memory."""
 AHEAD = 2
 """Steps that B is asked for ahead, where rows are few: 8 KiB."""
-SQUARE = SIDE * SIDE
+AREA, SQUARE = TILE * TILE, SIDE * SIDE
 
 
 def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
@@ -64,7 +64,7 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
         raise ValueError(f"no gather_gemm kernel for {dict(params)}")
 
     def emit() -> None:
-        kernel = _Kernel(params, native=bool(target.features))
+        kernel = _Kernel(params, target)
         with instructions(params, target), kernel.tiles.used():
             kernel.emit()
 
@@ -123,7 +123,7 @@ class _Kernel:
     Columns are counted in halves of panels, from the first one of the call on.
     """
 
-    def __init__(self, params: Mapping[str, Any], *, native: bool) -> None:
+    def __init__(self, params: Mapping[str, Any], target: CpuLevel) -> None:
         k, self.n = params["k"], params["n"]
         self.k, words = step_count(params), bool(params.get("left_words"))
         rows_of_a, listed, rows_of_c = (tir.size() for _ in range(3))
@@ -151,7 +151,7 @@ class _Kernel:
         self.column0 = tir.bind(j0 * PANEL_WIDTH)
         columns = tir.smaller(tir.int64(self.n), j1 * PANEL_WIDTH) - self.column0
         self.halves = tir.bind((columns + SIDE - 1) // SIDE)
-        listed_tiles = tir.larger(tir.int64(1), self.tiles_of(self.i1 - self.i0))
+        listed_tiles = tir.larger(tir.int64(1), self.tile_count(self.i1 - self.i0))
         most = tir.bind(tir.smaller(listed_tiles, tir.int64(self.block // SIDE)) * SIDE)
         relu = bool(params.get("input_relu"))
         self.left = (
@@ -160,10 +160,10 @@ class _Kernel:
         self.slot = tir.bind(most * SIDE)
         self.sums = tir.workspace(self.slot * (self.group + 1))
         self.rest = tir.workspace(TILE, PANEL_WIDTH)
-        self.tiles: Tiles = (UnitTiles if native else ModelTiles)(self.sums)
+        self.tiles = tiles_of(target)
 
     @staticmethod
-    def tiles_of(rows: tir.Expr) -> tir.Expr:
+    def tile_count(rows: tir.Expr) -> tir.Expr:
         """Tiles of 32 rows."""
         return (rows + SIDE - 1) // SIDE
 
@@ -171,32 +171,42 @@ class _Kernel:
         """Where a square of sums begins: those of a group and of the half before it are kept."""
         return half % (self.group + 1) * self.slot + tile * SQUARE
 
+    def square(self, half: tir.Expr, tile: tir.Expr) -> Square:
+        """A square of sums: four tiles of 16 x 16, of the first rows, left and right, then of the
+        last.
+        """
+        place = tir.hold(self.place(half, tile))
+        tiles = [[(self.sums, (place + (i * 2 + j) * AREA,)) for j in range(2)] for i in range(2)]
+        return Square(tiles, TILE)
+
     def emit(self) -> None:
         """Blocks of rows of about the same size, groups of columns, stretches of k, halves."""
         zero, one = tir.int64(0), tir.int64(1)
-        tiles = tir.bind(self.tiles_of(self.i1 - self.i0))
+        tiles = tir.bind(self.tile_count(self.i1 - self.i0))
         blocks = tir.bind((tiles + self.block // SIDE - 1) // (self.block // SIDE))
         size = tir.bind((tiles + blocks - 1) // tir.larger(one, blocks) * SIDE)
         with tir.serial(zero, blocks) as b:
             first = tir.bind(self.i0 + b * size)
             count = tir.bind(tir.larger(zero, tir.smaller(size, self.i1 - first)))
-            rows = _Rows(first, count, tir.bind(self.tiles_of(count)))
+            rows = _Rows(first, count, tir.bind(self.tile_count(count)))
             self.left.bring(first, count)
             tir.either(count <= TILE, lambda: self.few(rows), lambda: self.many(rows))
 
     def few(self, rows: _Rows) -> None:
         """All columns of up to 16 rows, panel by panel."""
-        zero, place = tir.int64(0), tir.int64(0)
+        zero = tir.int64(0)
         starts = range(0, PANEL_WIDTH, TILE)
+
+        sums = Square([[(self.sums, (tir.int64(v * TILE),)) for v in starts]], TILE)
 
         def step(b: tir.Buffer, lead: tuple[tir.Expr, ...], s: tir.Expr) -> None:
             a = [(self.left.converted, (self.left.place(zero, s),))]
-            self.tiles.step(place, a, [(b, (*lead, tir.int64(v))) for v in starts])
+            self.tiles.step(sums, a, [(b, (*lead, tir.int64(v))) for v in starts])
 
         with tir.serial(self.j0, self.j1) as j:
             if self.behind:
                 self.copy_rest(j * PANEL_WIDTH, PANEL_WIDTH)
-            self.tiles.clear(place)
+            self.tiles.clear(sums)
             with tir.serial(zero, tir.int64(self.steps)) as s:
                 for w in range(TILE):
                     row = tir.smaller((s + AHEAD) * TILE + w, tir.int64(self.k - 1))
@@ -205,7 +215,7 @@ class _Kernel:
                 step(self.b, (j, s * TILE), s)
             if self.behind:
                 step(self.rest, (zero,), tir.int64(self.steps))
-            self.tiles.store(place)
+            self.tiles.store(sums)
             column = tir.hold(j * PANEL_WIDTH)
             with tir.serial(zero, rows.count) as r:
                 row = tir.hold(rows.first + r)
@@ -248,9 +258,9 @@ class _Kernel:
         shortest = self.chunks - (self.stretches - 1) * self.stretch
         each = -(-SIDE // shortest)  # rows to finish beside a chunk of 32 rows
         with tir.serial(begin, end) as c, tir.serial(zero, rows.tiles) as t:
-            place, at = tir.hold(self.place(half, t)), tir.hold(c * chunk)
+            sums, at = self.square(half, t), tir.hold(c * chunk)
             number = tir.hold((c - begin) * rows.tiles + t)
-            tir.either(c == 0, lambda: self.tiles.clear(place), lambda: self.tiles.load(place))
+            tir.either(c == 0, lambda: self.tiles.clear(sums), lambda: self.tiles.load(sums))
             short = tir.hold(tir.smaller(rows.count - t * SIDE, tir.int64(TILE + 1)))
             length = tir.hold(tir.smaller(chunk, self.steps - at))
             start = tir.hold(number * each)
@@ -263,25 +273,25 @@ class _Kernel:
                 step = tir.hold(at + s)
                 self.ask(column, at + chunk, t * CHUNK + s, rows.tiles)
                 b = (self.b, (column // PANEL_WIDTH, step * TILE, column % PANEL_WIDTH))
-                self.step(place, t, step, b, short)
+                self.step(sums, t, step, b, short)
                 finish(s, s + 1)
             if self.steps % CHUNK or not self.steps:
                 finish(length, chunk)
             if self.behind:
                 with tir.when(c == self.chunks - 1):
                     b = (self.rest, (zero, zero))
-                    self.step(place, t, tir.int64(self.steps), b, short)
-            self.tiles.store(place)
+                    self.step(sums, t, tir.int64(self.steps), b, short)
+            self.tiles.store(sums)
 
-    def step(self, place: tir.Expr, t: tir.Expr, s: tir.Expr, b: Any, short: tir.Expr) -> None:
+    def step(self, sums: Square, t: tir.Expr, s: tir.Expr, b: Any, short: tir.Expr) -> None:
         """16 words of k of 32 rows, or of 16, if there are no more."""
         panel, (*lead, column) = b
         left = [(self.left.converted, (self.left.place(t * SIDE + i, s),)) for i in (0, TILE)]
         right = [(panel, (*lead, column + v)) for v in (0, TILE)]
         tir.either(
             short <= TILE,
-            lambda: self.tiles.step(place, left[:1], right),
-            lambda: self.tiles.step(place, left, right),
+            lambda: self.tiles.step(sums, left[:1], right),
+            lambda: self.tiles.step(sums, left, right),
         )
 
     def ask(self, column: tir.Expr, at: tir.Expr, number: tir.Expr, tiles: tir.Expr) -> None:
@@ -330,11 +340,16 @@ class _Kernel:
         with tir.serial(start, stop) as r:
             row = tir.hold(rows.first + r)
             row_c = tir.hold(tir.index_of(self.rows_c, row))
-            place = tir.hold(self.place(half, r // SIDE) + place_in_square(r % SIDE, 0))
+            place = tir.hold(self.place(half, r // SIDE) + self.place_of(r % SIDE))
             if ends:
                 self.put_there(place, row, row_c, column)
             else:
                 self.put(place, row, row_c, column, [tir.LANES] * 2)
+
+    @staticmethod
+    def place_of(row: tir.Expr) -> tir.Expr:
+        """Where a row begins in its square; its last 16 sums are `AREA` further on."""
+        return row // TILE * (2 * AREA) + row % TILE * TILE
 
     def put_there(
         self, place: tir.Expr, row: tir.Expr, row_c: tir.Expr, column: tir.Expr
@@ -355,7 +370,7 @@ class _Kernel:
         values = []
         for v, count in enumerate(lanes):
             at = column + v * tir.LANES
-            sums = tir.load(self.sums, place + v * TILE * TILE)
+            sums = tir.load(self.sums, place + v * AREA)
             value = tir.keep(self.epilogue.finish(tir.keep(sums), row, at, count))
             values.append((value, at, count))
         if self.rounds and sum(lanes) == SIDE:

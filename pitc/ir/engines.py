@@ -57,10 +57,9 @@ def kernels_of(plan: KernelPlan, target: Target, rows: int | None = None) -> Ker
         return _on_cuda(plan, target.machines, rows)
     levels, engine = [cpu_level_of(name) for name in target.machines], "cpu"
     if isinstance(plan, Contract | Attention) and plan.rounded:
-        dense = isinstance(plan, Contract)
-        levels = list(levels_of("bfloat16", levels, dense=dense))
+        levels = list(levels_of("bfloat16", levels, tiles=True))
         if V4_BF16 in levels:
-            engine = "amx, avx512_bf16, cpu" if dense else "avx512_bf16, cpu"
+            engine = "amx, avx512_bf16, cpu"
     if isinstance(plan, Attention | AttentionGrad):
         pairs = [
             (x.level, *pair)

@@ -83,6 +83,18 @@ class KernelRequest:
         return (cls.of_cuda if kind == "cuda" else cls.of)(family, dtype, **params)
 
     @property
+    def suits_tiles(self) -> bool:
+        """True where a matrix unit can multiply the operands, if they are of bfloat16: all of them.
+
+        Attention under a list of pairs leaves some out, and steps of scores and weights need both
+        in the order of keys.
+        """
+        params = dict(self.params)
+        if self.family == "attention":
+            return not any(params.get(x) for x in ("pairs", "score_steps", "weight_steps"))
+        return self.family == "gather_gemm"
+
+    @property
     def symbol(self) -> str:
         """The kernel's base symbol (`docs/plans.md`), without CPU level."""
         p = dict(self.params)

@@ -105,18 +105,18 @@ def cpu_level_of(name: str) -> CpuLevel:
 
 
 def levels_of(
-    dtype: str, levels: Sequence[CpuLevel], *, dense: bool = False
+    dtype: str, levels: Sequence[CpuLevel], *, tiles: bool = False
 ) -> tuple[CpuLevel, ...]:
     """The levels for which kernels are built, where these are wanted.
 
     Args:
         dtype: Of their elements.
         levels: Those that are wanted.
-        dense: They multiply all of their operands.
+        tiles: A matrix unit can multiply their operands.
     """
     if dtype != "bfloat16" or CPU_LEVELS[0] not in levels:
         return tuple(levels)
-    more = (V4_AMX, V4_BF16) if dense else (V4_BF16,)
+    more = (V4_AMX, V4_BF16) if tiles else (V4_BF16,)
     return (*(x for x in more if x not in levels), *levels)
 
 

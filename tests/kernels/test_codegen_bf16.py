@@ -237,5 +237,5 @@ def test_levels_of_kernels() -> None:
     assert levels_of("bfloat16", (v3,)) == (v3,)
     assert levels_of("float32", (v4, v3)) == (v4, v3)
     assert levels_of("bfloat16", (V4_BF16, v4)) == (V4_BF16, v4)
-    assert levels_of("bfloat16", (v4, v3), dense=True) == (V4_AMX, V4_BF16, v4, v3)
-    assert levels_of("bfloat16", (v3,), dense=True) == (v3,)
+    assert levels_of("bfloat16", (v4, v3), tiles=True) == (V4_AMX, V4_BF16, v4, v3)
+    assert levels_of("bfloat16", (v3,), tiles=True) == (v3,)
