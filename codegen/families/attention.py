@@ -166,6 +166,10 @@ class Kernel:
     def emit_blocks(self) -> None:
         """Query blocks, those of the widest register tile first."""
         start, stop = self.at["q0"], self.at["q1"]
+        keys = tir.hold(self.at["k1"] - self.at["k0"])
+        if self.operands.copies:  # once, where all keys are one block
+            with tir.when(keys <= self.keys):
+                self.operands.bring(self.at["k0"], keys)
         for lanes, rows in self.shapes:
             left = stop - start
             last = (lanes, rows) == self.shapes[-1]
@@ -199,7 +203,9 @@ class QueryBlock:
         blocks = tir.bind((count + kernel.keys - 1) // kernel.keys)
         with tir.serial(0, blocks) as kb:
             k0, keys = self.key_block(kb)
-            kernel.operands.bring(k0, keys)
+            if kernel.operands.copies:
+                with tir.when(count > kernel.keys):
+                    kernel.operands.bring(k0, keys)
             before = [tir.keep(t.value) for t in top]
             self.scores(k0, keys)
             pivot = self.pivot()

@@ -13,6 +13,7 @@ from pitc.codegen import pairs, tir
 from pitc.codegen.engines.cpu import DenseTile
 from pitc.codegen.engines.pairs import HALVES, PairTile
 from pitc.codegen.families.attention_operands import (
+    Copied,
     InPlace,
     Rounded,
     Widened,
@@ -46,6 +47,11 @@ class Numbers:
             self.keys = Widened(kernel, kernel.k, "hk", kernel.keys, kernel.d)
         if params.get("v_words"):
             self.values = Widened(kernel, kernel.v, "hv", kernel.keys, kernel.dv)
+
+    @property
+    def copies(self) -> bool:
+        """True where `bring` does anything."""
+        return any(isinstance(rows, Copied) for rows in (self.keys, self.values))
 
     def bring(self, k0: tir.Expr, keys: tir.Expr) -> None:
         """Copy a block of keys and values."""

@@ -19,7 +19,7 @@ from typing import Any
 from pitc.codegen import pairs, tir
 from pitc.codegen.engines.amx import SIDE, TILE, Place, Square, tiles_of
 from pitc.codegen.families.attention_numbers import Pairs
-from pitc.codegen.families.attention_operands import halves
+from pitc.codegen.families.attention_operands import InPlace, halves
 from pitc.ir.target import CpuLevel
 
 AREA = TILE * TILE
@@ -36,6 +36,7 @@ class TileProducts(Pairs):
 
     def __init__(self, kernel: Any, params: Mapping[str, Any], target: CpuLevel) -> None:
         super().__init__(kernel, params)
+        self.keys = InPlace(kernel, kernel.k, "hk")
         self.key_words = bool(params.get("k_words"))
         self.tiles = tiles_of(target)
         self.lanes = int(kernel.p.shape[1])
