@@ -83,11 +83,7 @@ def cpu_part(
         raise ValueError("a kernel library needs at least one request and one level")
     targets = [cpu_level_of(level) for level in sorted(set(levels))]
     ordered = sorted(set(requests), key=lambda r: r.symbol)
-    work = [
-        (r, t)
-        for r in ordered
-        for t in levels_of(r.dtype, targets, tiles=r.suits_tiles)
-    ]
+    work = [(r, t) for r in ordered for t in levels_of(r.dtype, targets, tiles=r.suits_tiles)]
 
     objects = {}
     with ThreadPoolExecutor(_threads()) as pool:

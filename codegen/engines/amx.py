@@ -32,6 +32,7 @@ declare void @llvm.x86.ldtilecfg(ptr)
 declare void @llvm.x86.tilerelease()
 declare void @llvm.x86.tilezero(i8 immarg)
 declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
+declare void @llvm.x86.tileloaddt164(i8 immarg, ptr, i64)
 declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
 declare void @llvm.x86.tdpbf16ps(i8 immarg, i8 immarg, i8 immarg)
 define internal void @pitc_amx_begin() alwaysinline #1 {{
@@ -64,6 +65,27 @@ define internal void @pitc_amx_step(
 define internal void @pitc_amx_half_step(
     ptr %a0, ptr %b0, ptr %b1, i64 %stride) alwaysinline #1 {{
   call void @llvm.x86.tileloadd64(i8 4, ptr %a0, i64 64)
+  call void @llvm.x86.tileloadd64(i8 6, ptr %b0, i64 %stride)
+  call void @llvm.x86.tdpbf16ps(i8 0, i8 4, i8 6)
+  call void @llvm.x86.tileloadd64(i8 7, ptr %b1, i64 %stride)
+  call void @llvm.x86.tdpbf16ps(i8 1, i8 4, i8 7)
+  ret void
+}}
+define internal void @pitc_amx_far_step(
+    ptr %a0, ptr %a1, ptr %b0, ptr %b1, i64 %stride) alwaysinline #1 {{
+  call void @llvm.x86.tileloaddt164(i8 4, ptr %a0, i64 64)
+  call void @llvm.x86.tileloadd64(i8 6, ptr %b0, i64 %stride)
+  call void @llvm.x86.tdpbf16ps(i8 0, i8 4, i8 6)
+  call void @llvm.x86.tileloadd64(i8 7, ptr %b1, i64 %stride)
+  call void @llvm.x86.tdpbf16ps(i8 1, i8 4, i8 7)
+  call void @llvm.x86.tileloaddt164(i8 5, ptr %a1, i64 64)
+  call void @llvm.x86.tdpbf16ps(i8 2, i8 5, i8 6)
+  call void @llvm.x86.tdpbf16ps(i8 3, i8 5, i8 7)
+  ret void
+}}
+define internal void @pitc_amx_far_half_step(
+    ptr %a0, ptr %b0, ptr %b1, i64 %stride) alwaysinline #1 {{
+  call void @llvm.x86.tileloaddt164(i8 4, ptr %a0, i64 64)
   call void @llvm.x86.tileloadd64(i8 6, ptr %b0, i64 %stride)
   call void @llvm.x86.tdpbf16ps(i8 0, i8 4, i8 6)
   call void @llvm.x86.tileloadd64(i8 7, ptr %b1, i64 %stride)
@@ -155,14 +177,17 @@ class Tiles(Protocol):
         """Go on with the sums of a square, of four tiles."""
         ...
 
-    def step(self, sums: Square, a: Sequence[Place], b: Sequence[Place]) -> None:
+    def step(
+        self, sums: Square, a: Sequence[Place], b: Sequence[Place], *, far: bool = False
+    ) -> None:
         """Add the products of 16 words.
 
         Args:
             sums: Of each tile of A with each of B.
             a: One or two tiles of A, 16 words a row, in one piece. One of two may be left out: then
                 the last sums stay as they are.
-            b: Tiles of B, rows of which are as far apart as rows of its buffer.
+            b: Tiles of B, rows of which are as far apart as rows of its buffer, or in one piece.
+            far: A is too long for the first-level cache, and is to leave what is there alone.
         """
         ...
 
@@ -190,13 +215,13 @@ class UnitTiles:
         """Tile by tile."""
         self._call("load", *self._addresses(sums.places), _bytes(sums.stride))
 
-    def step(self, sums: Square, a: Sequence[Place], b: Sequence[Place]) -> None:
+    def step(
+        self, sums: Square, a: Sequence[Place], b: Sequence[Place], *, far: bool = False
+    ) -> None:
         """Load and multiply."""
         kinds = {(2, 2): "step", (1, 2): "half_step", (1, 4): "wide_step", (2, 1): "tall_step"}
-        (buffer, _), *_ = b
-        self._call(
-            kinds[len(a), len(b)], *self._addresses([*a, *b]), _bytes(int(buffer.shape[-1]))
-        )
+        name = ("far_" if far else "") + kinds[len(a), len(b)]
+        self._call(name, *self._addresses([*a, *b]), _bytes(_across(b[0])))
 
     def store(self, sums: Square) -> None:
         """Tile by tile."""
@@ -210,6 +235,12 @@ class UnitTiles:
     @staticmethod
     def _call(name: str, *arguments: tir.Expr) -> None:
         T.evaluate(T.call_extern("void", f"pitc_amx_{name}", *arguments))
+
+
+def _across(place: Place) -> int:
+    """Words from one row of a tile to the next."""
+    buffer, _ = place
+    return TILE if len(buffer.shape) == 1 else int(buffer.shape[-1])
 
 
 def _bytes(words: int) -> tir.Expr:
@@ -233,19 +264,20 @@ class ModelTiles:
     def load(self, sums: Square) -> None:
         """They are there."""
 
-    def step(self, sums: Square, a: Sequence[Place], b: Sequence[Place]) -> None:
+    def step(
+        self, sums: Square, a: Sequence[Place], b: Sequence[Place], *, far: bool = False
+    ) -> None:
         """Row by row, vector by vector."""
         for (words, left), row in zip(a, sums.tiles, strict=False):
             *lead_a, first = left
             with tir.serial(tir.int64(0), tir.int64(TILE)) as r:
                 for (panel, right), (buffer, index) in zip(b, row, strict=True):
-                    *lead_b, k, column = right
                     chains = [tir.Variable() for _ in range(2)]
                     for chain in chains:
                         chain.set(tir.splat(0))
                     with tir.serial(tir.int64(0), tir.int64(TILE)) as s:
                         x = tir.keep(tir.splat(words[(*lead_a, first + r * TILE + s)]))
-                        y = tir.keep(tir.load(panel, *lead_b, k + s, column))
+                        y = tir.keep(tir.load(panel, *self._row(right, s, TILE)))
                         for chain, half in zip(chains, HALVES, strict=True):
                             chain.set(tir.fma(half(x), half(y), chain.value))
                     at = self._row(index, r, sums.stride)

@@ -135,8 +135,8 @@ class Pairs(Numbers):
         self.depth = kernel.d // 2
         if not params.get("k_words"):
             self.keys = Rounded(kernel, kernel.k, "hk", kernel.keys, self.depth)
-        zipped = ZippedWords if params.get("v_words") else Zipped
-        self.values = zipped(kernel, kernel.v, "hv", kernel.keys // 2, kernel.dv)
+        zipped: type[Zipped] = ZippedWords if params.get("v_words") else Zipped
+        self.values = self.zipped = zipped(kernel, kernel.v, "hv", kernel.keys // 2, kernel.dv)
 
     def put_queries(self, queries: list[tir.Expr], lane: tir.Expr) -> None:
         """qt[d / 2, lane] = words of q[queries, hq, d], which are not scaled."""

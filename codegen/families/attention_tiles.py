@@ -51,13 +51,14 @@ class TileProducts(Pairs):
         zero = tir.int64(0)
         with tir.serial(zero, keys) as i:
             self.bring_key(tir.bind(self.kernel.key(k0 + i)), i)
-        self.values.bring(k0, keys)
+        self.zipped.bring(k0, keys)
         pieces = tir.bind(self.steps(keys))
         blocks = tir.bind((pieces + TILE - 1) // TILE)
-        zipped = self.values.copy
-        with tir.serial(pieces, blocks * TILE) as i, tir.serial(zero, tir.int64(self.dv_tiles)) as t:
+        zipped = self.zipped.copy
+        tiles = tir.int64(self.dv_tiles)
+        with tir.serial(pieces, blocks * TILE) as i, tir.serial(zero, tiles) as t:
             tir.store(zipped, tir.splat(0), i, t * TILE)
-        with tir.serial(zero, blocks) as s, tir.serial(zero, tir.int64(self.dv_tiles)) as t:
+        with tir.serial(zero, blocks) as s, tir.serial(zero, tiles) as t:
             rows = [tir.load(zipped, s * TILE + i, t * TILE) for i in range(TILE)]
             place = tir.bind(self.value_tile(t, s))
             for i, row in enumerate(tir.transpose(rows)):

@@ -1,31 +1,29 @@
 """gather_gemm of bfloat16 by a matrix unit: C[rows_c[i], :] = act(A[rows_a[i], :] @ B + bias) + ..
 
 PIT axis m, as in `gather_gemm.py`, and the same arguments. SRead puts the rows of a block side by
-side as words of two numbers, in tiles of 16 x 16 words. B is read where it is. The unit is fed by
-the caches: it is as fast as it can be where one operand comes from the first-level cache and the
-other from the second.
+side as words of two numbers, in tiles of 16 x 16 words. The unit is fed by the caches: A comes from
+the second-level one (`far`), a chunk of B, in tiles as well, stays in the first-level one.
 
     for each block of rows, for each group of columns, for each stretch of k:
                                                     words of A stay in the second-level cache
         for each half of a panel of B, for each chunk of k:
-                                                    32 columns of B stay in the first-level cache
+            copy 32 columns of B
             for each two tiles of rows:             32 rows
                 sums = 0, or what they were; add the products of a chunk
                 meanwhile: C = epilogue of some rows of the columns before, ask for B's next chunk
 
-Up to 16 rows take as long as memory takes to give B. For these, B is read panel by panel, in the
-order in which it is stored:
+The unit and vectors compute at the same time, so an epilogue costs little; that of the last columns
+of a block comes behind the loops. Behind the last row of a block tiles hold whatever was there,
+which gives rows that nobody stores. Behind the last k stand zeros, in A and in the copy of B.
+
+Up to 16 rows take as long as memory takes to give B. For these, B is read panel by panel, where it
+is, in the order in which it is stored:
 
     for each panel:                                 16 rows x 64 columns
         sums = 0; add the products of all k, ask for B some steps ahead; C = epilogue of the sums
-
-The unit and vectors compute at the same time, so an epilogue costs little; that of the last columns
-of a block comes behind the loops. Behind the last row of a block tiles hold whatever was there,
-which gives rows that nobody stores. Behind the last k stand zeros, in A and in a copy of the last
-rows of B.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,15 +31,15 @@ from pitc.codegen import pairs, tir
 from pitc.codegen.engines.amx import SIDE, TILE, Square, tiles_of
 from pitc.codegen.engines.pairs import instructions, step_count
 from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
-from pitc.codegen.families.left import Block, PairRows
+from pitc.codegen.families.left_tiles import Copied, Rounded
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
 
-CHUNK = 6
-"""Steps of 16 words: 12 KiB of B, a quarter of a first-level cache of 48 KiB."""
-WHOLE = 6
+CHUNK = 12
+"""Steps of 16 words: 24 KiB of B, half of a first-level cache of 48 KiB."""
+WHOLE = 3
 """Chunks up to which all k are one stretch; of longer ones stretches have `STRETCH` chunks."""
-STRETCH = 4
+STRETCH = 2
 BLOCK, BLOCK_OF_STRETCHES = 512, 256
 """Rows of a block: a stretch of them and sums of a group are half of a cache of 2 MiB, or less."""
 GROUP = 24
@@ -69,43 +67,6 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
             kernel.emit()
 
     return tir.prim_func(symbol, emit)
-
-
-class _Placed(Block):
-    """Words of a block in tiles of 16 rows x 16 words; those of 32 rows follow each other."""
-
-    gap = 0
-
-    def place(self, i: tir.Expr, s: tir.Expr) -> tir.Expr:
-        """Where vector `s` of row `i` begins."""
-        square = i // SIDE * (self.stride // TILE) + s
-        return square * (SIDE * TILE) + i % SIDE * TILE
-
-
-class _Rounded(_Placed, PairRows):
-    """Rows of float32."""
-
-
-class _Copied(_Placed):
-    """Rows of words."""
-
-    def __init__(self, a: tir.Buffer, listed: tir.Buffer, most: tir.Expr) -> None:
-        super().__init__(listed, -(-int(a.shape[1]) // TILE) * TILE, most)
-        self.a, self.rest = a, tir.workspace(TILE)
-
-    def convert(self, row: tir.Expr, i: tir.Expr) -> None:
-        """Copy it, with 0 behind the last word."""
-        whole, rest = divmod(int(self.a.shape[1]), TILE)
-        if whole:
-            with tir.serial(tir.int64(0), tir.int64(whole)) as s:
-                vector = tir.load(self.a, row, s * TILE)
-                tir.store(self.converted, vector, self.place(i, s))
-        if rest:
-            tir.store(self.rest, tir.splat(0), tir.int64(0))
-            for w in range(rest):
-                tir.assign(self.rest, self.a[row, whole * TILE + w], tir.int64(w))
-            vector = tir.load(self.rest, tir.int64(0))
-            tir.store(self.converted, vector, self.place(i, tir.int64(whole)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +100,9 @@ class _Kernel:
         self.i0, self.i1, j0, j1 = tir.scalars("i0", "i1", "j0", "j1")
         self.epilogue = Epilogue(params["activation"], self.n, bias, residual)
 
-        self.steps, self.behind = divmod(self.k, TILE)
-        self.chunks = max(1, -(-self.steps // CHUNK))
+        self.steps = -(-self.k // TILE)
+        self.behind = self.k % TILE
+        self.chunks = -(-self.steps // CHUNK)
         stretches = 1 if self.chunks <= WHOLE else -(-self.chunks // STRETCH)
         self.stretch = -(-self.chunks // stretches)
         self.stretches = -(-self.chunks // self.stretch)
@@ -154,12 +116,10 @@ class _Kernel:
         listed_tiles = tir.larger(tir.int64(1), self.tile_count(self.i1 - self.i0))
         most = tir.bind(tir.smaller(listed_tiles, tir.int64(self.block // SIDE)) * SIDE)
         relu = bool(params.get("input_relu"))
-        self.left = (
-            _Copied(a, rows_a, most) if words else _Rounded(a, rows_a, most, input_relu=relu)
-        )
+        self.left = Copied(a, rows_a, most) if words else Rounded(a, rows_a, most, input_relu=relu)
         self.slot = tir.bind(most * SIDE)
         self.sums = tir.workspace(self.slot * (self.group + 1))
-        self.rest = tir.workspace(TILE, PANEL_WIDTH)
+        self.near = tir.workspace(CHUNK * SIDE * TILE)
         self.tiles = tiles_of(target)
 
     @staticmethod
@@ -196,25 +156,23 @@ class _Kernel:
         """All columns of up to 16 rows, panel by panel."""
         zero = tir.int64(0)
         starts = range(0, PANEL_WIDTH, TILE)
-
         sums = Square([[(self.sums, (tir.int64(v * TILE),)) for v in starts]], TILE)
-
-        def step(b: tir.Buffer, lead: tuple[tir.Expr, ...], s: tir.Expr) -> None:
-            a = [(self.left.converted, (self.left.place(zero, s),))]
-            self.tiles.step(sums, a, [(b, (*lead, tir.int64(v))) for v in starts])
-
+        whole = tir.int64(self.k // TILE)
         with tir.serial(self.j0, self.j1) as j:
-            if self.behind:
-                self.copy_rest(j * PANEL_WIDTH, PANEL_WIDTH)
             self.tiles.clear(sums)
-            with tir.serial(zero, tir.int64(self.steps)) as s:
+            with tir.serial(zero, whole) as s:
                 for w in range(TILE):
                     row = tir.smaller((s + AHEAD) * TILE + w, tir.int64(self.k - 1))
                     for v in starts:
                         tir.prefetch(self.b, j, row, tir.int64(v))
-                step(self.b, (j, s * TILE), s)
+                a = [(self.left.converted, (self.left.place(zero, s),))]
+                b = [(self.b, (j, s * TILE, tir.int64(v))) for v in starts]
+                self.tiles.step(sums, a, b)
             if self.behind:
-                step(self.rest, (zero,), tir.int64(self.steps))
+                self.copy(j * PANEL_WIDTH, whole, whole + 1, PANEL_WIDTH)
+                rest = [(self.near, (tir.int64(v * TILE),)) for v in starts]
+                a = [(self.left.converted, (self.left.place(zero, whole),))]
+                self.tiles.step(sums, a, rest)
             self.tiles.store(sums)
             column = tir.hold(j * PANEL_WIDTH)
             with tir.serial(zero, rows.count) as r:
@@ -253,45 +211,32 @@ class _Kernel:
         column = tir.hold(self.column0 + half * SIDE)
         begin = tir.hold(stretch * self.stretch)
         end = tir.hold(tir.smaller(begin + self.stretch, tir.int64(self.chunks)))
-        if self.behind:
-            self.copy_rest(column, SIDE)
         shortest = self.chunks - (self.stretches - 1) * self.stretch
         each = -(-SIDE // shortest)  # rows to finish beside a chunk of 32 rows
-        with tir.serial(begin, end) as c, tir.serial(zero, rows.tiles) as t:
-            sums, at = self.square(half, t), tir.hold(c * chunk)
-            number = tir.hold((c - begin) * rows.tiles + t)
-            tir.either(c == 0, lambda: self.tiles.clear(sums), lambda: self.tiles.load(sums))
-            short = tir.hold(tir.smaller(rows.count - t * SIDE, tir.int64(TILE + 1)))
-            length = tir.hold(tir.smaller(chunk, self.steps - at))
-            start = tir.hold(number * each)
+        with tir.serial(begin, end) as c:
+            at = tir.hold(c * chunk)
+            length = tir.hold(tir.smaller(chunk, self.steps - at)) if self.steps % CHUNK else chunk
+            self.copy(column, at, at + length, SIDE)
+            with tir.serial(zero, rows.tiles) as t:
+                start = tir.hold(((c - begin) * rows.tiles + t) * each)
+                sums = self.square(half, t)
+                tir.either(c == 0, lambda: self.tiles.clear(sums), lambda: self.tiles.load(sums))
+                short = rows.count - t * SIDE <= TILE
+                with tir.serial(zero, length) as s:
+                    self.ask(column, at + chunk, t * CHUNK + s, rows.tiles)
+                    self.step(sums, t, at + s, s, short)
+                    cut = [tir.smaller(lines, start + i * each // length) for i in (s, s + 1)]
+                    self.finish(rows, half - 1, *cut)
+                self.tiles.store(sums)
 
-            def finish(s: tir.Expr, after: tir.Expr, start: tir.Expr = start) -> None:
-                cut = [tir.smaller(lines, start + i * each // CHUNK) for i in (s, after)]
-                self.finish(rows, half - 1, *cut)
-
-            with tir.serial(zero, length) as s:
-                step = tir.hold(at + s)
-                self.ask(column, at + chunk, t * CHUNK + s, rows.tiles)
-                b = (self.b, (column // PANEL_WIDTH, step * TILE, column % PANEL_WIDTH))
-                self.step(sums, t, step, b, short)
-                finish(s, s + 1)
-            if self.steps % CHUNK or not self.steps:
-                finish(length, chunk)
-            if self.behind:
-                with tir.when(c == self.chunks - 1):
-                    b = (self.rest, (zero, zero))
-                    self.step(sums, t, tir.int64(self.steps), b, short)
-            self.tiles.store(sums)
-
-    def step(self, sums: Square, t: tir.Expr, s: tir.Expr, b: Any, short: tir.Expr) -> None:
+    def step(self, sums: Square, t: tir.Expr, s: tir.Expr, near: tir.Expr, short: tir.Expr) -> None:
         """16 words of k of 32 rows, or of 16, if there are no more."""
-        panel, (*lead, column) = b
         left = [(self.left.converted, (self.left.place(t * SIDE + i, s),)) for i in (0, TILE)]
-        right = [(panel, (*lead, column + v)) for v in (0, TILE)]
+        right = [(self.near, (near * (SIDE * TILE) + v * AREA,)) for v in range(2)]
         tir.either(
-            short <= TILE,
-            lambda: self.tiles.step(sums, left[:1], right),
-            lambda: self.tiles.step(sums, left, right),
+            short,
+            lambda: self.tiles.step(sums, left[:1], right, far=True),
+            lambda: self.tiles.step(sums, left, right, far=True),
         )
 
     def ask(self, column: tir.Expr, at: tir.Expr, number: tir.Expr, tiles: tir.Expr) -> None:
@@ -314,15 +259,25 @@ class _Kernel:
                 for v in (0, TILE):
                     tir.prefetch(self.b, *place, column % PANEL_WIDTH + v, far=True)
 
-    def copy_rest(self, column: tir.Expr, count: int) -> None:
-        """The last rows of some columns, and 0 behind them."""
-        for w in range(TILE):
-            for v in range(0, count, tir.LANES):
-                row, at = tir.int64(self.steps * TILE + w), column % PANEL_WIDTH + v
-                vector = tir.splat(0)
-                if w < self.behind:
-                    vector = tir.load(self.b, column // PANEL_WIDTH, row, at)
-                tir.store(self.rest, vector, tir.int64(w), tir.int64(v))
+    def copy(self, column: tir.Expr, start: tir.Expr, stop: tir.Expr, width: int) -> None:
+        """Copy some steps of B into tiles that lie in one piece, with 0 behind the last row.
+
+        Where they are in a panel they would share few lines of the first-level cache.
+        """
+        panel, first = tir.hold(column // PANEL_WIDTH), tir.hold(column % PANEL_WIDTH)
+        begin = tir.hold(start * TILE)
+        there = tir.hold(tir.smaller(stop * TILE, tir.int64(self.k)) - begin)
+
+        def put(row: tir.Expr, vector: Callable[[int], tir.Expr]) -> None:
+            place = tir.hold(row // TILE * (width * TILE) + row % TILE * TILE)
+            for v in range(width // TILE):
+                tir.store(self.near, vector(v), place + v * AREA)
+
+        with tir.serial(tir.int64(0), there) as row:
+            put(row, lambda v: tir.load(self.b, panel, begin + row, first + v * TILE))
+        if self.behind:
+            with tir.serial(there, (stop - start) * TILE) as row:
+                put(row, lambda v: tir.splat(0))
 
     def finish(
         self, rows: _Rows, half: tir.Expr, start: tir.Expr, stop: tir.Expr, *, ends: bool = False
@@ -351,9 +306,7 @@ class _Kernel:
         """Where a row begins in its square; its last 16 sums are `AREA` further on."""
         return row // TILE * (2 * AREA) + row % TILE * TILE
 
-    def put_there(
-        self, place: tir.Expr, row: tir.Expr, row_c: tir.Expr, column: tir.Expr
-    ) -> None:
+    def put_there(self, place: tir.Expr, row: tir.Expr, row_c: tir.Expr, column: tir.Expr) -> None:
         """The same of 32 columns of which not all need be there."""
         left, rest = tir.hold(self.n - column), self.n % SIDE
         with tir.when(left >= SIDE):

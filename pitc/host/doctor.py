@@ -25,7 +25,7 @@ from pitc.host.machine import (
     multiplies_tiles,
     python_version,
 )
-from pitc.options import LEVELS
+from pitc.options import TABLE_LEVELS
 from pitc.version import __version__
 
 Status = Literal["ok", "warn", "fail"]
@@ -179,7 +179,7 @@ def _tiles() -> Iterator[Finding]:
     name, fix = "tile table", "pitc tune"
     try:
         found = tables_in_force(resolve({}).path("tiles"))
-        level = LEVELS.get(cpu_level() or "", "v3")
+        level = TABLE_LEVELS.get(cpu_level() or "", "v3")
     except PitcError as error:
         yield Finding(name, "fail", error.message, error.hint or fix)
         return

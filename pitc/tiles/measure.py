@@ -18,8 +18,8 @@ import numpy as np
 from pitc.host.machine import cpu_caches
 from pitc.ir.tiles import TileTable, VariantCost, Work
 from pitc.ir.variants import FEATURES, VARIANTS
-from pitc.options import TABLE_LEVELS
 from pitc.measure.trace import Decision, take_trace, traced_session
+from pitc.options import TABLE_LEVELS
 from pitc.tiles.patterns import Array
 
 if TYPE_CHECKING:

@@ -190,7 +190,9 @@ def tune(
         points=points,
     )
     others[level] = measured
-    table = TilesFile(levels={name: others[name] for name in TABLE_LEVELS.values() if name in others})
+    table = TilesFile(
+        levels={name: others[name] for name in TABLE_LEVELS.values() if name in others}
+    )
     with new_file(path) as scratch:
         scratch.write_text(table.text(), "utf-8")
     store.remove()

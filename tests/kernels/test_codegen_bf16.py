@@ -208,7 +208,9 @@ def test_rows_do_not_depend_on_the_tile() -> None:
             assert np.array_equal(run(shape, level, one, 1)[0], whole[x["rows_c"][i]])
 
 
-@pytest.mark.parametrize("level", [x for x in levels() if x.multiplies_tiles], ids=lambda x: x.level)
+@pytest.mark.parametrize(
+    "level", [x for x in levels() if x.multiplies_tiles], ids=lambda x: x.level
+)
 @pytest.mark.parametrize("shape", LONG_SHAPES, ids=str)
 def test_blocks_of_tiles(shape: Shape, level: CpuLevel) -> None:
     """Several blocks of rows, groups of columns and stretches of k; and any part of the panels.
