@@ -130,6 +130,20 @@ ATTENTIONS = {
     "longformer-4096": "12 layers of Longformer-base, window of 513, 4096 tokens",
 }
 EXPERTS = "<!-- experts -->", "<!-- /experts -->"
+UNIT = "<!-- amx -->", "<!-- /amx -->"
+#: Results on a CPU with AMX: what was to be reached, over ONNX Runtime and over OpenVINO.
+UNIT_CASES: dict[str, tuple[float | None, float | None]] = {
+    "minilm-64-bf16": (20, 2.2),
+    "bert-32x128-m40-bf16": (20, 2.2),
+    "bert-8x384-m150-bf16": (14, 2),
+    "bert-4x128-full-bf16": (5, 1.3),
+    "opt-125m-ffn-512-bf16-90": (5, 1.5),
+    "opt-125m-ffn-512-bf16-50": (None, None),
+    "opt-125m-ffn-512-bf16-0": (None, None),
+    "opt-125m-ffn-1-bf16-90": (3.5, 1.3),
+    "opt-125m-ffn-1-bf16-50": (None, None),
+    "opt-125m-ffn-1-bf16-0": (None, None),
+}
 #: How layers of experts are written.
 WRITTEN = {
     "looked_up": "matrices looked up by each row",
@@ -221,6 +235,40 @@ def experts_block(folder: Path = RESULTS / "experts") -> str:
         f"{', '.join(sorted(peers - {OURS}))}.",
     ]
     return "\n".join(lines)
+
+
+def unit_block(folder: Path = RESULTS / "amx") -> str:
+    """The table of `--precision bf16` on a CPU with AMX."""
+    lines = [
+        "| workload | pitc, ms | over ONNX Runtime, float32 | over OpenVINO, bfloat16 "
+        "| over the best peer |",
+        "|---|---|---|---|---|",
+    ]
+    machines: dict[str, str] = {}
+    for name, targets in UNIT_CASES.items():
+        path = next(folder.rglob(f"{name}.json"), None)
+        if path is None:
+            continue
+        result = json.loads(path.read_text("utf-8"))
+        gain, best = result["speedup"], result["best_peer"]
+        ours = [gain[x] for x in ("ort-padded", "ort") if x in gain]
+        theirs = [gain[x] for x in gain if x.startswith("openvino")]
+        cells = [
+            f"{min(found):.2f}" + (f" ({target:g})" if target else "")
+            for found, target in zip((ours, theirs), targets, strict=True)
+        ]
+        cells.append(f"{gain[best]:.2f} {best}")
+        lines.append(f"| {_of_unit(name)} | {_milliseconds(result)} | {' | '.join(cells)} |")
+        machines[_machine(result)] = result["machine"]["date"]
+    lines += ["", f"{_joined(machines)}, one core, {_joined(dict.fromkeys(machines.values()))}."]
+    return "\n".join(lines)
+
+
+def _of_unit(name: str) -> str:
+    """What a case is, in a table of `--precision bf16`."""
+    series, _, zeros = name.rpartition("-")
+    text = WHAT.get(name) or f"{SERIES[series]}, {zeros} % zeros"
+    return text.replace(", `--precision bf16`", "")
 
 
 def _main_training(name: str) -> str:
@@ -505,5 +553,6 @@ if __name__ == "__main__":
         page.write_text(updated(page.read_text("utf-8"), table), "utf-8")
     blocks = (worst_block(), WORST), (attention_block(), ATTENTION), (training_block(), TRAINING)
     blocks = (*blocks, (conversion_block(), CONVERSION), (experts_block(), EXPERTS))
+    blocks = (*blocks, (unit_block(), UNIT))
     for table, marks in blocks:
         PAGE.write_text(updated(PAGE.read_text("utf-8"), table, *marks), "utf-8")

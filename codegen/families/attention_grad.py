@@ -90,6 +90,7 @@ class _Kernel(Kernel):
         self.o = tir.workspace(padded_d, lanes)
         self.p = tir.workspace(self.count + rows + tir.LANES, lanes)  # the last tile has more rows
         self.w = tir.workspace(self.count + rows, lanes)
+        self.biases, self.products = self.p, None
         self.operands = Numbers(self, params)
 
     def emit(self) -> None:

@@ -20,7 +20,7 @@ Kernels = tuple[tuple[str, str], ...]
 
 Table = tuple[tuple[str, tuple[int, ...]], ...]
 """Lines of prices: keys and numbers."""
-PRICES = Lines(r"(cost|shape)_\w+_v\d|(clocks|price_\w+)_sm_\d+")
+PRICES = Lines(r"(cost|shape)_\w+_v\d(_amx)?|(clocks|price_\w+)_sm_\d+")
 
 ANY, OWN, FLOAT32, INT32, INT64 = "any", "own", "float32", "int32", "int64"
 ROUNDED = "rounded"  # own, or bfloat16 where `stored` names it
