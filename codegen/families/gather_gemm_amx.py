@@ -46,6 +46,8 @@ GROUP = 24
 """Halves of panels in a group, where there are several stretches: their sums stand in memory."""
 AHEAD = 2
 """Steps that B is asked for ahead, where rows are few: 8 KiB."""
+ROWS_AHEAD = 8
+"""Rows of C that are asked for ahead, where a half is one line of them."""
 AREA, SQUARE = TILE * TILE, SIDE * SIDE
 
 
@@ -295,6 +297,9 @@ class _Kernel:
         with tir.serial(start, stop) as r:
             row = tir.hold(rows.first + r)
             row_c = tir.hold(tir.index_of(self.rows_c, row))
+            if self.rounds:  # lines of C come from far, one by one, where it was not used before
+                later = tir.hold(tir.smaller(row + ROWS_AHEAD, self.i1 - 1))
+                tir.prefetch(self.c, tir.index_of(self.rows_c, later), column, far=True)
             place = tir.hold(self.place(half, r // SIDE) + self.place_of(r % SIDE))
             if ends:
                 self.put_there(place, row, row_c, column)

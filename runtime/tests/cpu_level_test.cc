@@ -41,6 +41,21 @@ void KernelsOfBfloat16LackUnitsOrTiles() {
   CHECK(LackOf(CpuLevel::kV4Amx, CpuLevel::kV4Amx, true, false) == Lack::kNothing);
 }
 
+void TheBestLevelRuns() {
+  using enum CpuLevel;
+  for (const bool tiles : {false, true}) {
+    for (const CpuLevel machine : kLevels) {
+      for (const CpuLevel built : {kNeon, kV3, kV4})
+        CHECK(pitc::Runs(built, machine, tiles) == (built <= machine));
+    }
+    CHECK(pitc::Runs(kV4Amx, kV4Amx, tiles) == tiles);
+    CHECK(!pitc::Runs(kV4Amx, kV4Bf16, tiles));
+    CHECK(pitc::Runs(kV4Bf16, kV4Bf16, tiles));
+    CHECK(!pitc::Runs(kV4Bf16, kV4Amx, tiles));
+    CHECK(!pitc::Runs(kV4Bf16, kV4, tiles));
+  }
+}
+
 // A log: what it shows, what it was given, statuses that are not released, and a call that fails.
 OrtLoggingLevel least;
 std::string shown;
@@ -105,5 +120,6 @@ int main() {
   return pitc::test::RunTests(
       {{"usual kernels lack nothing", UsualKernelsLackNothing},
        {"kernels of bfloat16 lack units or tiles", KernelsOfBfloat16LackUnitsOrTiles},
+       {"the best level runs", TheBestLevelRuns},
        {"warnings are shown once", WarningsAreShownOnce}});
 }

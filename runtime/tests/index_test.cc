@@ -123,6 +123,13 @@ void GemmSplitCovers() {
       }
     }
   }
+  // A matrix unit has blocks of whole tiles, that are long: it reads B rarely.
+  const auto tiled = pitc::SplitGemm(1280, 768, 48, 64, 1, pitc::Multiplier::kTiles);
+  CHECK(tiled.rows.Count() == 3 && tiled.panels.Count() == 1 && !tiled.parallel);
+  CHECK(tiled.At(0).row_end == 448 && tiled.At(2).row_end == 1280);
+  const auto pairs = pitc::SplitGemm(1280, 768, 48, 64, 1, pitc::Multiplier::kPairs);
+  CHECK(pairs.rows.Count() > 10 && pairs.panels.Count() == 1);
+  CHECK(pitc::SplitGemm(512, 3072, 12, 64, 64, pitc::Multiplier::kTiles).Count() >= 192);
   // Work that is worth it has tasks for all.
   CHECK(pitc::SplitGemm(512, 3072, 12, 64, 2).Count() >= 8);
   CHECK(pitc::SplitGemm(512, 3072, 12, 64, 64).Count() >= 256);

@@ -73,6 +73,11 @@ CpuLevel MachineCpuLevel() { return CpuLevel::kBaseline; }
 bool AllowsTiles() { return false; }
 #endif
 
+bool Runs(CpuLevel built, CpuLevel machine, bool tiles) {
+  if (built == CpuLevel::kV4Bf16 && machine == CpuLevel::kV4Amx) return false;
+  return built <= machine && (tiles || built != CpuLevel::kV4Amx);
+}
+
 Lack LackOf(CpuLevel built, CpuLevel machine, bool tiles, bool forced) {
   if (forced || built < CpuLevel::kV4Bf16) return Lack::kNothing;
   if (machine < CpuLevel::kV4Bf16) return Lack::kUnits;

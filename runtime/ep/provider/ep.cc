@@ -262,10 +262,8 @@ Kernel Ep::LoadKernel(const Plan& plan, const std::string& symbol, const OrtGrap
     kernel.symbol = symbol + "_" + Name(level), kernel.level = level;
     kernel.function = kernel.library->Find(kernel.symbol);
     if (!kernel.function) continue;
-    // CPUs with AMX multiply pairs more slowly than float32 (BERT: 1.4 times the time).
-    if (level == CpuLevel::kV4Bf16 && level_ == CpuLevel::kV4Amx) continue;
-    const bool tiles = level != CpuLevel::kV4Amx || (level <= level_ && AllowsTiles());
-    if (level <= level_ && tiles) return kernel;
+    const bool tiles = level == CpuLevel::kV4Amx && level_ == level && AllowsTiles();
+    if (Runs(level, level_, tiles)) return kernel;
     Tell(host_, LackOf(level, level_, tiles, forced_.has_value()));
   }
   Fail("expected kernel '", symbol, "' for CPU level ", Name(level_), " in '", plan.library,
