@@ -22,7 +22,7 @@ from pitc.host.machine import cpu_level
 from pitc.ir.tiles import TileTable
 from pitc.ir.variants import VARIANTS
 from pitc.measure.timing import pinned
-from pitc.options import LEVELS
+from pitc.options import TABLE_LEVELS
 from pitc.tiles.find import tables_in_force
 from pitc.tiles.measure import contractions
 from pitc.tiles.patterns import PATTERNS, operand
@@ -140,7 +140,7 @@ def command(
 ) -> None:
     """Compare the selector's choices with the best ones in hindsight."""
     console = Console()
-    chosen = LEVELS[level or cpu_level() or "v3"]
+    chosen = TABLE_LEVELS[level or cpu_level() or "v3"]
     tables = tables_in_force(tiles)
     outcomes: list[Outcome] = []
     with pinned(1) if threads == 1 else nullcontext():

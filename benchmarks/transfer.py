@@ -19,7 +19,7 @@ from scipy.optimize import least_squares
 from benchmarks.report import RESULTS
 from pitc.ir.tiles import COMPUTED, FACTOR_UNIT, FACTORS, FEMTOSECONDS, STREAMED, VariantCost
 from pitc.ir.variants import FEATURES, VARIANTS
-from pitc.options import LEVELS
+from pitc.options import TABLE_LEVELS
 from pitc.tiles.factors import factors_at
 from pitc.tiles.file import Point, read_file
 from pitc.tiles.fit import fit_costs
@@ -123,7 +123,7 @@ def few(found: Replay, each_variant: bool) -> float:
 def main() -> None:
     """Replay every machine's points under the tables of all."""
     console = Console()
-    for level in LEVELS.values():
+    for level in TABLE_LEVELS.values():
         files = sorted((RESULTS / "tiles").glob(f"*-{level}.json"))
         points = {_machine(f): read_file(f).levels[level].points for f in files}
         costs = {m: {v: f.cost for v, f in fit_costs(p).items()} for m, p in points.items()}

@@ -19,7 +19,7 @@ from pitc.errors import ArtifactError, UsageError
 from pitc.host.machine import cpu_level
 from pitc.ir.tiles import FACTORS, TileTable, VariantCost
 from pitc.ir.variants import FEATURES, VARIANTS
-from pitc.options import LEVELS, Level, TableLevel
+from pitc.options import TABLE_LEVELS, TableLevel
 from pitc.tiles import tune as tuning
 from pitc.tiles.file import Point, TilesFile, point_of, read_file
 from pitc.tiles.find import SHIPPED, overlay_path, shipped, tables_in_force
@@ -33,7 +33,7 @@ from tests.tile_prices import predicted_us, work
 Run = Callable[..., tuple[int, str, str]]
 TABLES = sorted(SHIPPED.glob("*.json"))
 OF_LEVELS = [(path, level) for path in TABLES for level in read_file(path).levels]
-HERE = LEVELS.get(cpu_level() or "", "v4")
+HERE = TABLE_LEVELS.get(cpu_level() or "", "v4")
 TINY = Grid(sizes=((130, 190),), cases=4, most=1 << 20, rounds=1)
 needs_kernels = pytest.mark.skipif(cpu_level() is None, reason="no kernels for this CPU")
 
@@ -143,7 +143,7 @@ def test_shipped_prices_choose_well_where_they_were_measured_and_fairly_elsewher
 
 
 @pytest.mark.parametrize("level", ["v4", "v3"])
-def test_a_replay_tells_the_regret_of_a_table(level: Level) -> None:
+def test_a_replay_tells_the_regret_of_a_table(level: TableLevel) -> None:
     """With prices as they are; constants of each variant that fit its own points lose nothing."""
     points, table = measured_points("xeon", level)[:60], read_file(TABLES[0]).table().costs[level]
     found, as_they_are = replay(points, dict(table)), np.ones((len(VARIANTS), len(FEATURES)))
@@ -411,7 +411,7 @@ def test_tune_keeps_other_levels(run: Run, tmp_path: Path, monkeypatch: pytest.M
     code, out, err = run("tune", "--quick", "--tiles", path, "--level", HERE)
     assert code == 0, err
     assert "4 points" in out and "block32" in out and "[0/4]" in err
-    other: Level = "v3" if HERE == "v4" else "v4"
+    other: TableLevel = "v3" if HERE == "v4" else "v4"
     found = read_file(path)
     assert found.levels[other].date == "2001-02-03" and found.levels[HERE].date != "2001-02-03"
     code, out, _ = run("tune", "--quick", "--quiet", "--json")

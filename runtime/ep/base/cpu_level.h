@@ -23,8 +23,9 @@ CpuLevel MachineCpuLevel();
 // Whether the operating system lets this process use the tile registers of AMX: it is asked once.
 bool AllowsTiles();
 
-// Whether kernels of level `built` run on a CPU of level `machine`. Those of AVX512-BF16 alone do not
-// where there is AMX: such CPUs multiply pairs more slowly than float32 (BERT: 1.4 times the time).
+// Whether kernels of level `built` run on a CPU of level `machine`. Those of AVX512-BF16 alone do
+// not where there is AMX: such CPUs multiply pairs more slowly than float32 (BERT: 1.4 times the
+// time).
 bool Runs(CpuLevel built, CpuLevel machine, bool tiles);
 
 // Why a kernel for products of bfloat16 does not run here: the CPU has no unit for them, or the

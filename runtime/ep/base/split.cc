@@ -8,8 +8,8 @@ namespace {
 // Measured with generated kernels on one core: blocks of 96 to 192 rows are equal, tasks of all
 // panels are up to a tenth slower when B is larger than the second-level cache; of bfloat16 they
 // are the fastest (Zen 4). A matrix unit is so fast that B must be read rarely.
-constexpr int64_t kRowBlock = 96;                   // 16 register tiles of 6 rows
-constexpr int64_t kRowUnit = 12;                    // only the last block has a partial tile
+constexpr int64_t kRowBlock = 96;  // 16 register tiles of 6 rows
+constexpr int64_t kRowUnit = 12;   // only the last block has a partial tile
 constexpr int64_t kTiledRows = 512, kTileUnit = 32;
 constexpr int64_t kPanelFloats = int64_t{1} << 18;  // 1 MiB of B
 constexpr int64_t kLeastColumns = 256;              // but so many columns at least

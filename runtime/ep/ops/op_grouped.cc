@@ -90,9 +90,7 @@ class Grouped final : public Operation {
                 const SortedRows& rows, float* c) const {
     const int64_t count = left.count, n = plan_.n;
     const int threads = run.ThreadsFor(GemmFlops(count, plan_.k, n));
-    const auto split = [&](int64_t g) {
-      return b.Split(rows.Count(g), kernel_, threads);
-    };
+    const auto split = [&](int64_t g) { return b.Split(rows.Count(g), kernel_, threads); };
     Arena::Scope scratch;
     auto* const tasks = scratch.Array<int64_t>(plan_.groups + 1);  // before each group
     tasks[0] = 0;
