@@ -42,7 +42,8 @@ void KernelsOfBfloat16LackUnitsOrTiles() {
 }
 
 void TheBestLevelRuns() {
-  using enum CpuLevel;
+  constexpr CpuLevel kNeon = CpuLevel::kNeon, kV3 = CpuLevel::kV3, kV4 = CpuLevel::kV4,
+                     kV4Bf16 = CpuLevel::kV4Bf16, kV4Amx = CpuLevel::kV4Amx;
   for (const bool tiles : {false, true}) {
     for (const CpuLevel machine : kLevels) {
       for (const CpuLevel built : {kNeon, kV3, kV4})
