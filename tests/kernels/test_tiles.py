@@ -260,7 +260,8 @@ def test_the_own_table_counts_here_only() -> None:
         own(**{name: value})
         found = tables_in_force()
         assert set(found.origins.values()) == {"shipped"}
-        assert f"measured on other {name}" in found.notes[0] and len(found.notes) == len(TABLE_LEVELS)
+        assert f"measured on other {name}" in found.notes[0]
+        assert len(found.notes) == len(TABLE_LEVELS)
         # a file that is named counts wherever it was measured
         assert set(tables_in_force(path).origins.values()) == {str(path)}
 
