@@ -130,9 +130,9 @@ ATTENTIONS = {
     "longformer-4096": "12 layers of Longformer-base, window of 513, 4096 tokens",
 }
 EXPERTS = "<!-- experts -->", "<!-- /experts -->"
-UNIT = "<!-- amx -->", "<!-- /amx -->"
+AMX = "<!-- amx -->", "<!-- /amx -->"
 #: Results on a CPU with AMX: what was to be reached, over ONNX Runtime and over OpenVINO.
-UNIT_CASES: dict[str, tuple[float | None, float | None]] = {
+AMX_CASES: dict[str, tuple[float | None, float | None]] = {
     "minilm-64-bf16": (20, 2.2),
     "bert-32x128-m40-bf16": (20, 2.2),
     "bert-8x384-m150-bf16": (14, 2),
@@ -237,7 +237,7 @@ def experts_block(folder: Path = RESULTS / "experts") -> str:
     return "\n".join(lines)
 
 
-def unit_block(folder: Path = RESULTS / "amx") -> str:
+def amx_block(folder: Path = RESULTS / "amx") -> str:
     """The table of `--precision bf16` on a CPU with AMX."""
     lines = [
         "| workload | pitc, ms | over ONNX Runtime, float32 | over OpenVINO, bfloat16 "
@@ -245,7 +245,7 @@ def unit_block(folder: Path = RESULTS / "amx") -> str:
         "|---|---|---|---|---|",
     ]
     machines: dict[str, str] = {}
-    for name, targets in UNIT_CASES.items():
+    for name, targets in AMX_CASES.items():
         path = next(folder.rglob(f"{name}.json"), None)
         if path is None:
             continue
@@ -258,13 +258,13 @@ def unit_block(folder: Path = RESULTS / "amx") -> str:
             for found, target in zip((ours, theirs), targets, strict=True)
         ]
         cells.append(f"{gain[best]:.2f} {best}")
-        lines.append(f"| {_of_unit(name)} | {_milliseconds(result)} | {' | '.join(cells)} |")
+        lines.append(f"| {_of_amx(name)} | {_milliseconds(result)} | {' | '.join(cells)} |")
         machines[_machine(result)] = result["machine"]["date"]
     lines += ["", f"{_joined(machines)}, one core, {_joined(dict.fromkeys(machines.values()))}."]
     return "\n".join(lines)
 
 
-def _of_unit(name: str) -> str:
+def _of_amx(name: str) -> str:
     """What a case is, in a table of `--precision bf16`."""
     series, _, zeros = name.rpartition("-")
     text = WHAT.get(name) or f"{SERIES[series]}, {zeros} % zeros"
@@ -553,6 +553,6 @@ if __name__ == "__main__":
         page.write_text(updated(page.read_text("utf-8"), table), "utf-8")
     blocks = (worst_block(), WORST), (attention_block(), ATTENTION), (training_block(), TRAINING)
     blocks = (*blocks, (conversion_block(), CONVERSION), (experts_block(), EXPERTS))
-    blocks = (*blocks, (unit_block(), UNIT))
+    blocks = (*blocks, (amx_block(), AMX))
     for table, marks in blocks:
         PAGE.write_text(updated(PAGE.read_text("utf-8"), table, *marks), "utf-8")

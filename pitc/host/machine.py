@@ -37,9 +37,10 @@ def machine_level() -> str | None:
 
 
 def runs_level(level: str) -> bool:
-    """True where the CPU runs kernels of a level of `LEVEL_FLAGS`."""
+    """True where the machine runs kernels of a level of `LEVEL_FLAGS`."""
     levels = list(LEVEL_FLAGS)
-    return machine_level() in levels[: levels.index(level) + 1]
+    found = machine_level() in levels[: levels.index(level) + 1]
+    return found and (level != "v4_amx" or _has_tiles())
 
 
 def kernel_level() -> str | None:
