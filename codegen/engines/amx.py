@@ -26,8 +26,49 @@ SIDE = 2 * TILE
 """Rows and columns of the sums."""
 
 _CONFIG = bytes([1, 0, *[0] * 14, *[64, 0] * 8, *[0] * 16, *[16] * 8, *[0] * 8])
-_TILES = f"""
-@pitc_amx_shape = internal constant [64 x i8] [{", ".join(f"i8 {b}" for b in _CONFIG)}], align 64
+#: Rows x columns of tiles of sums; the one in row i and column j is in register 2 i + j.
+_SHAPES = ((2, 2), (1, 2), (2, 1), (1, 4))
+_FIRST_A = 4
+
+
+def _helper(name: str, pointers: Sequence[str], lines: Sequence[str]) -> str:
+    """A function of tile instructions, whose last argument is a stride in bytes."""
+    arguments = ", ".join([*(f"ptr %{x}" for x in pointers), "i64 %stride"])
+    body = "".join(f"  call void @llvm.x86.{line}\n" for line in lines)
+    return (
+        f"define internal void @pitc_amx_{name}({arguments}) alwaysinline #1 {{\n"
+        f"{body}  ret void\n}}\n"
+    )
+
+
+def _step(rows: int, columns: int, *, far: bool) -> str:
+    """Multiply tiles of A, in one piece each, and of B; B's stay in registers for all of A's."""
+    load = "tileloaddt164" if far else "tileloadd64"
+    of_b = [_FIRST_A + rows + j % (4 - rows) for j in range(columns)]
+    lines = []
+    for i in range(rows):
+        lines.append(f"{load}(i8 {_FIRST_A + i}, ptr %a{i}, i64 64)")
+        for j, b in enumerate(of_b):
+            if i == 0:
+                lines.append(f"tileloadd64(i8 {b}, ptr %b{j}, i64 %stride)")
+            lines.append(f"tdpbf16ps(i8 {2 * i + j}, i8 {_FIRST_A + i}, i8 {b})")
+    pointers = [*(f"a{i}" for i in range(rows)), *(f"b{j}" for j in range(columns))]
+    return _helper(f"{'far_' if far else ''}step_{rows}x{columns}", pointers, lines)
+
+
+def _moved(name: str, instruction: str, rows: int, columns: int) -> str:
+    """Load or store all sums."""
+    registers = [2 * i + j for i in range(rows) for j in range(columns)]
+    lines = [f"{instruction}(i8 {r}, ptr %c{r}, i64 %stride)" for r in registers]
+    return _helper(f"{name}_{rows}x{columns}", [f"c{r}" for r in registers], lines)
+
+
+def _helpers() -> str:
+    """What the engine calls, in LLVM IR."""
+    zeros = "".join(f"  call void @llvm.x86.tilezero(i8 {r})\n" for r in range(_FIRST_A))
+    shape = ", ".join(f"i8 {b}" for b in _CONFIG)
+    fixed = f"""
+@pitc_amx_shape = internal constant [64 x i8] [{shape}], align 64
 declare void @llvm.x86.ldtilecfg(ptr)
 declare void @llvm.x86.tilerelease()
 declare void @llvm.x86.tilezero(i8 immarg)
@@ -44,99 +85,14 @@ define internal void @pitc_amx_end() alwaysinline #1 {{
   ret void
 }}
 define internal void @pitc_amx_zero() alwaysinline #1 {{
-  call void @llvm.x86.tilezero(i8 0)
-  call void @llvm.x86.tilezero(i8 1)
-  call void @llvm.x86.tilezero(i8 2)
-  call void @llvm.x86.tilezero(i8 3)
-  ret void
-}}
-define internal void @pitc_amx_step(
-    ptr %a0, ptr %a1, ptr %b0, ptr %b1, i64 %stride) alwaysinline #1 {{
-  call void @llvm.x86.tileloadd64(i8 4, ptr %a0, i64 64)
-  call void @llvm.x86.tileloadd64(i8 6, ptr %b0, i64 %stride)
-  call void @llvm.x86.tdpbf16ps(i8 0, i8 4, i8 6)
-  call void @llvm.x86.tileloadd64(i8 7, ptr %b1, i64 %stride)
-  call void @llvm.x86.tdpbf16ps(i8 1, i8 4, i8 7)
-  call void @llvm.x86.tileloadd64(i8 5, ptr %a1, i64 64)
-  call void @llvm.x86.tdpbf16ps(i8 2, i8 5, i8 6)
-  call void @llvm.x86.tdpbf16ps(i8 3, i8 5, i8 7)
-  ret void
-}}
-define internal void @pitc_amx_half_step(
-    ptr %a0, ptr %b0, ptr %b1, i64 %stride) alwaysinline #1 {{
-  call void @llvm.x86.tileloadd64(i8 4, ptr %a0, i64 64)
-  call void @llvm.x86.tileloadd64(i8 6, ptr %b0, i64 %stride)
-  call void @llvm.x86.tdpbf16ps(i8 0, i8 4, i8 6)
-  call void @llvm.x86.tileloadd64(i8 7, ptr %b1, i64 %stride)
-  call void @llvm.x86.tdpbf16ps(i8 1, i8 4, i8 7)
-  ret void
-}}
-define internal void @pitc_amx_far_step(
-    ptr %a0, ptr %a1, ptr %b0, ptr %b1, i64 %stride) alwaysinline #1 {{
-  call void @llvm.x86.tileloaddt164(i8 4, ptr %a0, i64 64)
-  call void @llvm.x86.tileloadd64(i8 6, ptr %b0, i64 %stride)
-  call void @llvm.x86.tdpbf16ps(i8 0, i8 4, i8 6)
-  call void @llvm.x86.tileloadd64(i8 7, ptr %b1, i64 %stride)
-  call void @llvm.x86.tdpbf16ps(i8 1, i8 4, i8 7)
-  call void @llvm.x86.tileloaddt164(i8 5, ptr %a1, i64 64)
-  call void @llvm.x86.tdpbf16ps(i8 2, i8 5, i8 6)
-  call void @llvm.x86.tdpbf16ps(i8 3, i8 5, i8 7)
-  ret void
-}}
-define internal void @pitc_amx_far_half_step(
-    ptr %a0, ptr %b0, ptr %b1, i64 %stride) alwaysinline #1 {{
-  call void @llvm.x86.tileloaddt164(i8 4, ptr %a0, i64 64)
-  call void @llvm.x86.tileloadd64(i8 6, ptr %b0, i64 %stride)
-  call void @llvm.x86.tdpbf16ps(i8 0, i8 4, i8 6)
-  call void @llvm.x86.tileloadd64(i8 7, ptr %b1, i64 %stride)
-  call void @llvm.x86.tdpbf16ps(i8 1, i8 4, i8 7)
-  ret void
-}}
-define internal void @pitc_amx_wide_step(ptr %a0, ptr %b0, ptr %b1, ptr %b2, ptr %b3,
-    i64 %stride) alwaysinline #1 {{
-  call void @llvm.x86.tileloadd64(i8 4, ptr %a0, i64 64)
-  call void @llvm.x86.tileloadd64(i8 5, ptr %b0, i64 %stride)
-  call void @llvm.x86.tdpbf16ps(i8 0, i8 4, i8 5)
-  call void @llvm.x86.tileloadd64(i8 6, ptr %b1, i64 %stride)
-  call void @llvm.x86.tdpbf16ps(i8 1, i8 4, i8 6)
-  call void @llvm.x86.tileloadd64(i8 7, ptr %b2, i64 %stride)
-  call void @llvm.x86.tdpbf16ps(i8 2, i8 4, i8 7)
-  call void @llvm.x86.tileloadd64(i8 5, ptr %b3, i64 %stride)
-  call void @llvm.x86.tdpbf16ps(i8 3, i8 4, i8 5)
-  ret void
-}}
-define internal void @pitc_amx_tall_step(
-    ptr %a0, ptr %a1, ptr %b0, i64 %stride) alwaysinline #1 {{
-  call void @llvm.x86.tileloadd64(i8 4, ptr %a0, i64 64)
-  call void @llvm.x86.tileloadd64(i8 6, ptr %b0, i64 %stride)
-  call void @llvm.x86.tdpbf16ps(i8 0, i8 4, i8 6)
-  call void @llvm.x86.tileloadd64(i8 5, ptr %a1, i64 64)
-  call void @llvm.x86.tdpbf16ps(i8 2, i8 5, i8 6)
-  ret void
-}}
-define internal void @pitc_amx_load(
-    ptr %c0, ptr %c1, ptr %c2, ptr %c3, i64 %stride) alwaysinline #1 {{
-  call void @llvm.x86.tileloadd64(i8 0, ptr %c0, i64 %stride)
-  call void @llvm.x86.tileloadd64(i8 1, ptr %c1, i64 %stride)
-  call void @llvm.x86.tileloadd64(i8 2, ptr %c2, i64 %stride)
-  call void @llvm.x86.tileloadd64(i8 3, ptr %c3, i64 %stride)
-  ret void
-}}
-define internal void @pitc_amx_store(
-    ptr %c0, ptr %c1, ptr %c2, ptr %c3, i64 %stride) alwaysinline #1 {{
-  call void @llvm.x86.tilestored64(i8 0, ptr %c0, i64 %stride)
-  call void @llvm.x86.tilestored64(i8 1, ptr %c1, i64 %stride)
-  call void @llvm.x86.tilestored64(i8 2, ptr %c2, i64 %stride)
-  call void @llvm.x86.tilestored64(i8 3, ptr %c3, i64 %stride)
-  ret void
-}}
-define internal void @pitc_amx_store_tall(ptr %c0, ptr %c2, i64 %stride) alwaysinline #1 {{
-  call void @llvm.x86.tilestored64(i8 0, ptr %c0, i64 %stride)
-  call void @llvm.x86.tilestored64(i8 2, ptr %c2, i64 %stride)
-  ret void
+{zeros}  ret void
 }}
 attributes #1 = {{ "target-features"="+amx-tile,+amx-bf16" }}
 """
+    steps = [_step(*x, far=far) for x in _SHAPES for far in (False, True)]
+    moves = [("load", "tileloadd64"), ("store", "tilestored64")]
+    return "".join([fixed, *steps, *(_moved(*names, *x) for names in moves for x in _SHAPES)])
+
 
 Place = tuple[tir.Buffer, Sequence[tir.Expr]]
 """A word or a sum of a buffer."""
@@ -174,7 +130,7 @@ class Tiles(Protocol):
         ...
 
     def load(self, sums: Square) -> None:
-        """Go on with the sums of a square, of four tiles."""
+        """Go on with the sums of a square."""
         ...
 
     def step(
@@ -202,7 +158,7 @@ class UnitTiles:
     @contextmanager
     def used(self) -> Iterator[None]:
         """Shape the registers, and give them back."""
-        with T.attr(tir.int64(0), "pragma_import_llvm", tvm.ir.StringImm(_TILES)):
+        with T.attr(tir.int64(0), "pragma_import_llvm", tvm.ir.StringImm(_helpers())):
             self._call("begin")
             yield
             self._call("end")
@@ -213,20 +169,22 @@ class UnitTiles:
 
     def load(self, sums: Square) -> None:
         """Tile by tile."""
-        self._call("load", *self._addresses(sums.places), _bytes(sums.stride))
+        self._move("load", sums)
 
     def step(
         self, sums: Square, a: Sequence[Place], b: Sequence[Place], *, far: bool = False
     ) -> None:
         """Load and multiply."""
-        kinds = {(2, 2): "step", (1, 2): "half_step", (1, 4): "wide_step", (2, 1): "tall_step"}
-        name = ("far_" if far else "") + kinds[len(a), len(b)]
+        name = f"{'far_' if far else ''}step_{len(a)}x{len(b)}"
         self._call(name, *self._addresses([*a, *b]), _bytes(_across(b[0])))
 
     def store(self, sums: Square) -> None:
         """Tile by tile."""
-        name = "store" if len(sums.places) == 4 else "store_tall"
-        self._call(name, *self._addresses(sums.places), _bytes(sums.stride))
+        self._move("store", sums)
+
+    def _move(self, name: str, sums: Square) -> None:
+        shape = f"{len(sums.tiles)}x{len(sums.tiles[0])}"
+        self._call(f"{name}_{shape}", *self._addresses(sums.places), _bytes(sums.stride))
 
     @staticmethod
     def _addresses(places: Sequence[Place]) -> list[tir.Expr]:

@@ -24,8 +24,7 @@ CpuLevel MachineCpuLevel();
 bool AllowsTiles();
 
 // Whether kernels of level `built` run on a CPU of level `machine`. Those of AVX512-BF16 alone do
-// not where there is AMX: such CPUs multiply pairs more slowly than float32 (BERT: 1.4 times the
-// time).
+// not where there is AMX: such CPUs multiply pairs more slowly than float32.
 bool Runs(CpuLevel built, CpuLevel machine, bool tiles);
 
 // Why a kernel for products of bfloat16 does not run here: the CPU has no unit for them, or the
