@@ -24,7 +24,7 @@ from pitc.tiles import tune as tuning
 from pitc.tiles.file import Point, TilesFile, point_of, read_file
 from pitc.tiles.find import SHIPPED, overlay_path, shipped, tables_in_force
 from pitc.tiles.fit import fit_costs
-from pitc.tiles.measure import Contractions, contractions
+from pitc.tiles.measure import Contractions, contractions, numbers_of
 from pitc.tiles.patterns import PATTERNS, operand
 from pitc.tiles.tune import FULL, QUICK, Grid, spread_sizes, tune
 from tests.tile_prices import amounts as found
@@ -317,6 +317,14 @@ def test_sizes_of_a_tuning_are_spread() -> None:
     for quarter in np.ndindex(2, 2):
         inside = (sizes > np.log(1280)) == quarter
         assert 11 <= inside.all(axis=1).sum() <= 17
+
+
+def test_matrices_of_words_have_whole_words() -> None:
+    """A point tells words: a case of an odd size would be measured anew after each stop."""
+    assert numbers_of("v4_amx") == 2 and numbers_of("v4") == numbers_of("v3") == 1
+    odd = Grid(sizes=((131, 190), (130, 191)), cases=2, most=1 << 20, rounds=1)
+    assert [(c.k, c.n) for c in odd.plan(2)] == [(132, 190)] * 2 + [(130, 191)] * 2
+    assert [c.k for c in odd.plan()] == [131, 131, 130, 130]
 
 
 def test_operands_of_a_tuning_are_spread() -> None:

@@ -1,6 +1,7 @@
 """Libraries that run a BERT from its weights: who competes where, weights, heads, tolerances."""
 
 import importlib.util
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,19 @@ def test_pages_say_what_eight_bits_take() -> None:
     text = readme.coarse({"a": one, "b": two})
     assert "takes 0.70 to 0.80 of pitc's time" in text and "3.0e-02 to 4.0e-02" in text
     assert readme.coarse({"c": result({"ort-padded": 2.0}, 0.0)}) == ""
+
+
+def test_the_table_of_amx_has_the_best_way_of_a_peer(tmp_path: Path) -> None:
+    """Of OpenVINO that with the least gain counts; cases without a result have no row."""
+    gains = {"ort-padded": 18.2, "openvino-padded": 3.5, "openvino-buckets": 2.0, "torch": 1.5}
+    machine = {"cpu": "Xeon", "features": ["avx512f"], "date": "2026-11-29"}
+    result = {"speedup": gains, "best_peer": "torch", "machine": machine}
+    result["contenders"] = [{"name": "pitc", "ms": 307.0}]
+    (tmp_path / "bert-32x128-m40-bf16.json").write_text(json.dumps(result))
+    _, _, row, _, end = readme.amx_block(tmp_path).splitlines()
+    assert row.startswith("| BERT-base, 32 x 128, mean length 40 | 307 |")
+    assert row.endswith("| 18.20 (20) | 2.00 (2.2) | 1.50 torch |")
+    assert end == "Xeon, AVX-512, one core, 2026-11-29."
 
 
 def test_pages_name_the_engines_of_the_results() -> None:
