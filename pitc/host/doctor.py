@@ -15,15 +15,14 @@ from pitc.host.cuda import cuda_driver, has_nvidia_gpu
 from pitc.host.machine import (
     LEVEL_NAMES,
     LEVEL_VARIABLE,
-    allows_tiles,
     cpu_level,
     cpu_name,
     installed,
     kernel_level,
+    lacking,
     machine_level,
-    multiplies_pairs,
-    multiplies_tiles,
     python_version,
+    unit,
 )
 from pitc.options import TABLE_LEVELS
 from pitc.version import __version__
@@ -81,10 +80,10 @@ def _cpu() -> Iterator[Finding]:
         yield Finding("cpu", "fail", f"{cpu_name()}: {error.message}", error.hint or "")
         return
     if level:
-        units = ", AVX512-BF16 for --precision bf16" if multiplies_pairs() else ""
-        if multiplies_tiles():
-            units += ", and AMX" if allows_tiles() else ", but AMX is not allowed to this process"
+        units = f", {unit()} for --precision bf16" if unit() else ""
         yield Finding("cpu", "ok", f"{cpu_name()}: level {level} ({LEVEL_NAMES[level]}{units})")
+        if kernels in ("v4_bf16", "v4_amx") and (why := lacking()):
+            yield Finding("bfloat16", "ok", why)
     else:
         detail = f"{cpu_name()}: neither AVX-512 nor AVX2; models run their source graph"
         yield Finding("cpu", "warn", detail)

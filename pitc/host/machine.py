@@ -67,35 +67,29 @@ def cpu_level() -> str | None:
     return level and level.partition("_")[0]
 
 
-def multiplies_pairs() -> bool:
-    """True where an instruction for products of bfloat16 is used (AVX512-BF16)."""
-    return (kernel_level() or "") in ("v4_bf16", "v4_amx")
+def unit() -> str | None:
+    """The unit for products of bfloat16 that this process uses: `AMX`, `AVX512-BF16` or None.
 
-
-def multiplies_tiles() -> bool:
-    """True where a matrix unit for bfloat16 is used (AMX), if the operating system allows it."""
-    return kernel_level() == "v4_amx"
-
-
-def allows_tiles() -> bool:
-    """True where the operating system lets this process use the unit's registers, too."""
-    return multiplies_tiles() and _has_tiles()
+    AVX512-BF16 of Intel's CPUs is slower than float32: it is used where `PITC_CPU` asks for it.
+    """
+    level, wanted = kernel_level(), os.environ.get(LEVEL_VARIABLE)
+    if level == "v4_amx":
+        return "AMX" if _has_tiles() else None
+    used = level == "v4_bf16" and (wanted or _has_fast_pairs())
+    return "AVX512-BF16" if used else None
 
 
 def lacking() -> str | None:
     """Why products of bfloat16 run in slower kernels than there are, in the plug-in's words; None
     where they do not, or `PITC_CPU` is set.
     """
-    if os.environ.get(LEVEL_VARIABLE):
+    if os.environ.get(LEVEL_VARIABLE) or unit():
         return None
-    if not multiplies_pairs():
-        return "this CPU shows no AVX512-BF16: products of bfloat16 are computed in float32"
-    if multiplies_tiles() and not _has_tiles():
-        return (
-            "this CPU has AMX, but the operating system gives no tile registers to this process: "
-            "products of bfloat16 are computed in float32"
-        )
-    return None
+    why = {
+        "v4_amx": "has AMX, but the operating system gives no tile registers to this process",
+        "v4_bf16": "shows no AMX, and its AVX512-BF16 is slower than float32",
+    }.get(kernel_level() or "", "shows no AVX512-BF16")
+    return f"this CPU {why}: products of bfloat16 are computed in float32"
 
 
 @cache
@@ -103,6 +97,11 @@ def _has_tiles() -> bool:
     """Ask the operating system for the registers of tiles."""
     arch_prctl, request, tile_data = 158, 0x1023, 18
     return bool(ctypes.CDLL(None).syscall(arch_prctl, request, tile_data) == 0)
+
+
+@cache
+def _has_fast_pairs() -> bool:
+    return _cpu_field("vendor_id") != "GenuineIntel"
 
 
 @cache

@@ -29,14 +29,16 @@ void UsualKernelsLackNothing() {
 }
 
 void KernelsOfBfloat16LackUnitsOrTiles() {
-  for (const bool tiles : {false, true}) {
+  for (const bool unit : {false, true}) {
     for (const CpuLevel built : {CpuLevel::kV4Bf16, CpuLevel::kV4Amx}) {
       for (const CpuLevel machine : {CpuLevel::kNeon, CpuLevel::kV3, CpuLevel::kV4})
-        CHECK(LackOf(built, machine, tiles, false) == Lack::kUnits);
-      CHECK(LackOf(built, CpuLevel::kV4Bf16, tiles, false) == Lack::kNothing);
+        CHECK(LackOf(built, machine, unit, false) == Lack::kUnits);
     }
-    CHECK(LackOf(CpuLevel::kV4Bf16, CpuLevel::kV4Amx, tiles, false) == Lack::kNothing);
+    CHECK(LackOf(CpuLevel::kV4Amx, CpuLevel::kV4Bf16, unit, false) == Lack::kNothing);
+    CHECK(LackOf(CpuLevel::kV4Bf16, CpuLevel::kV4Amx, unit, false) == Lack::kNothing);
   }
+  CHECK(LackOf(CpuLevel::kV4Bf16, CpuLevel::kV4Bf16, false, false) == Lack::kSpeed);
+  CHECK(LackOf(CpuLevel::kV4Bf16, CpuLevel::kV4Bf16, true, false) == Lack::kNothing);
   CHECK(LackOf(CpuLevel::kV4Amx, CpuLevel::kV4Amx, false, false) == Lack::kTiles);
   CHECK(LackOf(CpuLevel::kV4Amx, CpuLevel::kV4Amx, true, false) == Lack::kNothing);
 }
@@ -44,16 +46,16 @@ void KernelsOfBfloat16LackUnitsOrTiles() {
 void TheBestLevelRuns() {
   constexpr CpuLevel kNeon = CpuLevel::kNeon, kV3 = CpuLevel::kV3, kV4 = CpuLevel::kV4,
                      kV4Bf16 = CpuLevel::kV4Bf16, kV4Amx = CpuLevel::kV4Amx;
-  for (const bool tiles : {false, true}) {
+  for (const bool unit : {false, true}) {
     for (const CpuLevel machine : kLevels) {
       for (const CpuLevel built : {kNeon, kV3, kV4})
-        CHECK(pitc::Runs(built, machine, tiles) == (built <= machine));
+        CHECK(pitc::Runs(built, machine, unit) == (built <= machine));
     }
-    CHECK(pitc::Runs(kV4Amx, kV4Amx, tiles) == tiles);
-    CHECK(!pitc::Runs(kV4Amx, kV4Bf16, tiles));
-    CHECK(pitc::Runs(kV4Bf16, kV4Bf16, tiles));
-    CHECK(!pitc::Runs(kV4Bf16, kV4Amx, tiles));
-    CHECK(!pitc::Runs(kV4Bf16, kV4, tiles));
+    CHECK(pitc::Runs(kV4Amx, kV4Amx, unit) == unit);
+    CHECK(!pitc::Runs(kV4Amx, kV4Bf16, unit));
+    CHECK(pitc::Runs(kV4Bf16, kV4Bf16, unit) == unit);
+    CHECK(!pitc::Runs(kV4Bf16, kV4Amx, unit));
+    CHECK(!pitc::Runs(kV4Bf16, kV4, unit));
   }
 }
 

@@ -409,12 +409,12 @@ def test_cpu_levels(
 @pytest.mark.parametrize(
     ("best", "wanted", "found"),
     [
-        ("v4_amx", "", ("v4_amx", "v4", True)),
-        ("v4_amx", "v4_bf16", ("v4_bf16", "v4", True)),
-        ("v4_bf16", "v4", ("v4", "v4", False)),
-        ("v4_bf16", "v3", ("v3", "v3", False)),
-        (None, "", (None, None, False)),
-        ("neon", "neon", ("neon", "neon", False)),
+        ("v4_amx", "", ("v4_amx", "v4")),
+        ("v4_amx", "v4_bf16", ("v4_bf16", "v4")),
+        ("v4_bf16", "v4", ("v4", "v4")),
+        ("v4_bf16", "v3", ("v3", "v3")),
+        (None, "", (None, None)),
+        ("neon", "neon", ("neon", "neon")),
         ("v4_bf16", "v4_amx", "expected PITC_CPU up to v4_bf16 on this CPU, got 'v4_amx'"),
         (None, "v3", "expected PITC_CPU up to baseline on this CPU, got 'v3'"),
         ("v4", "V3", "expected PITC_CPU v3, v4, v4_bf16, v4_amx, got 'V3'"),
@@ -426,7 +426,7 @@ def test_a_variable_limits_the_level(
     monkeypatch: pytest.MonkeyPatch,
     best: str | None,
     wanted: str,
-    found: tuple[str | None, str | None, bool] | str,
+    found: tuple[str | None, str | None] | str,
 ) -> None:
     monkeypatch.setattr(machine, "machine_level", lambda: best)
     monkeypatch.setenv(machine.LEVEL_VARIABLE, wanted)
@@ -434,7 +434,7 @@ def test_a_variable_limits_the_level(
         with pytest.raises(UsageError, match=found):
             check_artifact(artifact)
         return
-    levels = machine.kernel_level(), machine.cpu_level(), machine.multiplies_pairs()
+    levels = machine.kernel_level(), machine.cpu_level()
     assert levels == found
     usual = levels[1] in ("v4", "v3")
     assert check_artifact(artifact).graph == (MODEL if usual else FALLBACK)

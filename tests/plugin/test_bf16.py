@@ -15,7 +15,7 @@ from models.bert import BertConfig, bert
 from models.routed import RoutedConfig, routed
 from pitc.check.tolerance import ROUNDED
 from pitc.errors import UsageError
-from pitc.host.machine import allows_tiles, cpu_level, lacking, multiplies_pairs
+from pitc.host.machine import cpu_level, lacking, runs_level, unit
 from tests.plan_reference import parse
 from tests.runtime_support import ROOT, Array, quiet_options, use_built_provider
 
@@ -23,8 +23,7 @@ pytest.importorskip("onnxruntime")
 provider = pytest.fixture(scope="module", autouse=True)(use_built_provider)
 
 LEVELS = [
-    *(["v4_amx"] if allows_tiles() else []),
-    *(["v4_bf16"] if multiplies_pairs() else []),
+    *(level for level in ("v4_amx", "v4_bf16") if runs_level(level)),
     *(level for level in ("v4", "v3") if level <= (cpu_level() or "")),
 ]
 TEXT = """<ir_version: 9, opset_import: ["": 18]>
@@ -276,24 +275,33 @@ def test_a_machine_without_the_units_says_so_once(
 
 
 @pytest.mark.parametrize(
-    ("best", "registers", "forced", "part"),
+    ("best", "good", "forced", "part", "used"),
     [
-        ("v3", False, "", "shows no AVX512-BF16"),
-        ("v4_bf16", False, "", None),
-        ("v4_amx", False, "", "gives no tile registers"),
-        ("v4_amx", True, "", None),
-        ("v4_amx", False, "v4_amx", None),
-        ("v4_amx", False, "v4", None),
-        ("v4", False, "v4", None),
+        ("v3", False, "", "shows no AVX512-BF16", None),
+        ("v4_bf16", False, "", "AVX512-BF16 is slower than float32", None),
+        ("v4_bf16", False, "v4_bf16", None, "AVX512-BF16"),
+        ("v4_bf16", True, "", None, "AVX512-BF16"),
+        ("v4_amx", False, "", "gives no tile registers", None),
+        ("v4_amx", True, "", None, "AMX"),
+        ("v4_amx", False, "v4_amx", None, None),
+        ("v4_amx", False, "v4", None, None),
+        ("v4", False, "v4", None, None),
     ],
 )
 def test_what_a_machine_lacks(
-    monkeypatch: pytest.MonkeyPatch, best: str, registers: bool, forced: str, part: str | None
+    monkeypatch: pytest.MonkeyPatch,
+    best: str,
+    good: bool,
+    forced: str,
+    part: str | None,
+    used: str | None,
 ) -> None:
     """In the words of the plug-in; who asked for a level is told nothing."""
     monkeypatch.setattr("pitc.host.machine.machine_level", lambda: best)
-    monkeypatch.setattr("pitc.host.machine._has_tiles", lambda: registers)
+    for name in ("_has_tiles", "_has_fast_pairs"):
+        monkeypatch.setattr(f"pitc.host.machine.{name}", lambda: good)
     monkeypatch.setenv("PITC_CPU", forced)
+    assert unit() == used
     text = lacking()
     assert (text is None) == (part is None)
     if text is not None and part is not None:

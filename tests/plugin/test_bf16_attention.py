@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 import pitc
-from pitc.host.machine import multiplies_pairs
+from pitc.host.machine import runs_level
 from pitc.passes.lower import steps
 from tests.plan_reference import parse
 from tests.plugin.test_bf16 import LEVELS, at_level, error
@@ -157,7 +157,7 @@ def test_a_model_of_steps_keeps_them() -> None:
     assert "score_step" in plan and "rounded" not in plan
 
 
-@pytest.mark.skipif(not multiplies_pairs(), reason="this machine has no AVX512-BF16")
+@pytest.mark.skipif(not runs_level("v4_bf16"), reason="this machine has no AVX512-BF16")
 def test_weights_are_rounded_too() -> None:
     """The answer differs from that of rounded queries, keys and values alone."""
     made = compiled(model(FORMS["a layer"]))

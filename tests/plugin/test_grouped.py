@@ -14,7 +14,7 @@ import pitc
 from models.experts import FORMS, ExpertsConfig, experts, reference
 from pitc.codegen.build.cache import kernel_cache
 from pitc.codegen.build.library import build_kernels
-from pitc.host.machine import allows_tiles
+from pitc.host.machine import unit
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import pack_panels
 from pitc.measure.trace import traced_session
@@ -175,7 +175,7 @@ def sparse_experts(precision: str = "float32") -> pitc.CompiledModel:
 def at_variant(compiled: pitc.CompiledModel, variant: str, threads: int = 1) -> Any:
     options = quiet_options()
     options.intra_op_num_threads = threads
-    if allows_tiles():  # a matrix unit, which has no lists, sums otherwise
+    if unit() == "AMX":  # a matrix unit, which has no lists, sums otherwise
         options.add_session_config_entry("ep.pitexecutionprovider.cpu_level", "v4_bf16")
     if variant:
         options.add_session_config_entry("ep.pitexecutionprovider.variant", variant)

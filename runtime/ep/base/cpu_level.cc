@@ -65,24 +65,31 @@ bool AllowsTiles() {
   static const bool allowed = syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
   return allowed;
 }
+
+bool HasFastPairs() {
+  constexpr uint32_t kGenu = 0x756e6547;  // of "GenuineIntel"
+  return Cpuid(0).b != kGenu;
+}
 #elif defined(__aarch64__)
 CpuLevel MachineCpuLevel() { return CpuLevel::kNeon; }
 bool AllowsTiles() { return false; }
+bool HasFastPairs() { return false; }
 #else
 CpuLevel MachineCpuLevel() { return CpuLevel::kBaseline; }
 bool AllowsTiles() { return false; }
+bool HasFastPairs() { return false; }
 #endif
 
-bool Runs(CpuLevel built, CpuLevel machine, bool tiles) {
-  if (built == CpuLevel::kV4Bf16 && machine == CpuLevel::kV4Amx) return false;
-  return built <= machine && (tiles || built != CpuLevel::kV4Amx);
+bool Runs(CpuLevel built, CpuLevel machine, bool unit) {
+  if (built < CpuLevel::kV4Bf16) return built <= machine;
+  return built == machine && unit;
 }
 
-Lack LackOf(CpuLevel built, CpuLevel machine, bool tiles, bool forced) {
+Lack LackOf(CpuLevel built, CpuLevel machine, bool unit, bool forced) {
   if (forced || built < CpuLevel::kV4Bf16) return Lack::kNothing;
   if (machine < CpuLevel::kV4Bf16) return Lack::kUnits;
-  const bool has_tiles = built == CpuLevel::kV4Amx && machine == CpuLevel::kV4Amx;
-  return has_tiles && !tiles ? Lack::kTiles : Lack::kNothing;
+  if (built != machine || unit) return Lack::kNothing;
+  return built == CpuLevel::kV4Amx ? Lack::kTiles : Lack::kSpeed;
 }
 
 const char* Name(CpuLevel level) {

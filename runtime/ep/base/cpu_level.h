@@ -23,17 +23,21 @@ CpuLevel MachineCpuLevel();
 // Whether the operating system lets this process use the tile registers of AMX: it is asked once.
 bool AllowsTiles();
 
+// Whether AVX512-BF16 is faster than float32, as on AMD's cores: Intel's take longer.
+bool HasFastPairs();
+
 // Whether kernels of level `built` run on a CPU of level `machine`. Those of AVX512-BF16 alone do
-// not where there is AMX: such CPUs multiply pairs more slowly than float32.
-bool Runs(CpuLevel built, CpuLevel machine, bool tiles);
+// not where there is AMX. `unit`: whether the unit for bfloat16 of that level may be used; of no
+// meaning for kernels of float32.
+bool Runs(CpuLevel built, CpuLevel machine, bool unit);
 
 // Why a kernel for products of bfloat16 does not run here: the CPU has no unit for them, or the
-// operating system refuses the registers of one that it has.
-enum class Lack { kNothing, kUnits, kTiles };
+// operating system refuses the registers of one that it has, or float32 is faster.
+enum class Lack { kNothing, kUnits, kTiles, kSpeed };
 
 // What the user is told of a kernel that was built for level `built`: nothing where a level was
-// asked for. `tiles`: what AllowsTiles says; of no meaning for kernels without tiles.
-Lack LackOf(CpuLevel built, CpuLevel machine, bool tiles, bool forced);
+// asked for. `unit`: as for Runs.
+Lack LackOf(CpuLevel built, CpuLevel machine, bool unit, bool forced);
 
 // `baseline`, `neon`, `v3`, `v4`, `v4_bf16` or `v4_amx`.
 const char* Name(CpuLevel level);

@@ -51,7 +51,7 @@ std::optional<CpuLevel> ForcedLevel(const std::string& option) {
 
 // Says once in this process why faster kernels do not run.
 void Tell(const Host& host, Lack lack) {
-  static std::atomic<bool> units{false}, tiles{false};
+  static std::atomic<bool> units{false}, tiles{false}, speed{false};
   if (lack == Lack::kUnits) {
     WarnOnce(host, &units,
              "pitc: this CPU shows no AVX512-BF16: products of bfloat16 are computed in float32. "
@@ -62,6 +62,18 @@ void Tell(const Host& host, Lack lack) {
              "pitc: this CPU has AMX, but the operating system gives no tile registers to this "
              "process: products of bfloat16 are computed in float32. `pitc doctor` says more");
   }
+  if (lack == Lack::kSpeed) {
+    WarnOnce(host, &speed,
+             "pitc: this CPU shows no AMX, and its AVX512-BF16 is slower than float32: products of "
+             "bfloat16 are computed in float32. `pitc doctor` says more");
+  }
+}
+
+// Whether kernels of a level of bfloat16 may use its unit. Tile registers are asked for by the first
+// kernel that needs them.
+bool UsesUnit(CpuLevel level, CpuLevel machine, bool forced) {
+  if (level != machine) return false;
+  return level == CpuLevel::kV4Amx ? AllowsTiles() : forced || HasFastPairs();
 }
 
 std::shared_ptr<Trace> ChooseTrace(const std::string& option) {
@@ -262,9 +274,9 @@ Kernel Ep::LoadKernel(const Plan& plan, const std::string& symbol, const OrtGrap
     kernel.symbol = symbol + "_" + Name(level), kernel.level = level;
     kernel.function = kernel.library->Find(kernel.symbol);
     if (!kernel.function) continue;
-    const bool tiles = level == CpuLevel::kV4Amx && level_ == level && AllowsTiles();
-    if (Runs(level, level_, tiles)) return kernel;
-    Tell(host_, LackOf(level, level_, tiles, forced_.has_value()));
+    const bool unit = UsesUnit(level, level_, forced_.has_value());
+    if (Runs(level, level_, unit)) return kernel;
+    Tell(host_, LackOf(level, level_, unit, forced_.has_value()));
   }
   Fail("expected kernel '", symbol, "' for CPU level ", Name(level_), " in '", plan.library,
        "', got none; compile the model again for this CPU");
