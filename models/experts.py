@@ -277,6 +277,63 @@ def loop(layer: _Layer, x: str) -> str:
     return y
 
 
+def index_add(layer: _Layer, x: str) -> str:
+    """A loop as torch's tracer writes it: places of [choice, token], and rows that are written into
+    zeros, which are added.
+    """
+    return _traced(layer, x, hits=False)
+
+
+def index_add_hits(layer: _Layer, x: str) -> str:
+    """The same over the experts that some token has: eager models of transformers. The number of
+    these is that of the example, here all experts.
+    """
+    return _traced(layer, x, hits=True)
+
+
+def _traced(layer: _Layer, x: str, *, hits: bool) -> str:
+    g, config = layer.g, layer.config
+    gates, ids = layer.route(x)
+    depth = g.const(config.experts + 1, np.int64)  # one number for no expert
+    hot = g.op("OneHot", ids, depth, g.const([0, 1], np.int64), axis=-1)
+    masks = g.op("Transpose", hot, perm=[2, 1, 0])  # [experts, top, tokens]
+    numbers = [g.const(e, np.int64) for e in range(config.experts)]
+    if hits:
+        count = g.op("ReduceSum", masks, g.ints(-1, -2), keepdims=0)
+        hit = g.op("NonZero", g.op("Greater", count, g.const(0, np.int64)))
+        ones = g.ints(*[1] * config.experts)
+        parts = g.ops(config.experts, "Split", g.op("Transpose", hit, perm=[1, 0]), ones, axis=0)
+        zero = g.const(0, np.int64)
+        numbers = [g.op("Gather", g.op("Squeeze", p, g.ints(0)), zero, axis=0) for p in parts]
+    flat = g.op("Flatten", g.op("Unsqueeze", gates, g.ints(2)), axis=2)
+    y = g.op("ConstantOfShape", g.op("Shape", x))
+    for number in numbers:
+        mine = g.op("Cast", g.op("Gather", masks, number, axis=0), to=9)
+        choice, token = (
+            g.op("Squeeze", part, g.ints(1))
+            for part in g.ops(
+                2, "Split", g.op("Transpose", g.op("NonZero", mine), perm=[1, 0]), g.ints(1, 1), axis=1
+            )
+        )
+
+        def product(h: str, name: str, number: str = number) -> str:
+            turned = layer.named(f"{name}.turned", np.swapaxes(layer.arrays[name], 1, 2))
+            w = g.op("Transpose", g.op("Gather", turned, number, axis=0), perm=[1, 0])
+            h = g.op("MatMul", h, w)
+            if not config.bias:
+                return h
+            return g.op("Add", h, g.op("Gather", layer.weight(f"{name}.bias"), number, axis=0))
+
+        h = product(layer.activate(product(g.op("Gather", x, token, axis=0), "up")), "down")
+        at = g.op("Add", choice, g.op("Mul", token, g.ints(config.top)))
+        h = g.op("Mul", h, g.op("Gather", flat, at, axis=0))
+        h = g.op("Expand", h, g.op("Shape", g.op("Slice", y, g.ints(0), g.ints(1), g.ints(0))))
+        index = g.op("Expand", g.op("Unsqueeze", token, g.ints(1)), g.op("Shape", h))
+        zeros = g.op("ConstantOfShape", g.op("Shape", y))
+        y = g.op("Add", y, g.op("ScatterElements", zeros, index, h, axis=0))
+    return y
+
+
 def capacity(layer: _Layer, x: str) -> str:
     """Each expert has so many slots (GShard): tokens are sent to slots, and results back, by
     products with one-hot tensors; a token that finds no slot gets zeros.
@@ -339,6 +396,8 @@ FORMS: dict[str, Callable[[_Layer, str], str]] = {
 """How a layer is written, where one node computes all experts."""
 OTHERS: dict[str, Callable[[_Layer, str], str]] = {
     "loop": loop,
+    "index_add": index_add,
+    "index_add_hits": index_add_hits,
     "operator": operator,
     "capacity": capacity,
 }

@@ -24,6 +24,7 @@ from pitc.passes.masks import padding_masks
 from pitc.passes.normalise import normalise
 from pitc.passes.padding import token_outputs
 from pitc.passes.rules.record import operator_of
+from pitc.passes.spread import spread
 
 NOTE = (
     "dynamic scales are computed from real tokens only, at {nodes} nodes from {first} on; ONNX "
@@ -131,27 +132,8 @@ class _Builder(NodeBuilder):
             live = self.op("Cast", [live], to=ir.DataType.BOOL)
         if not self.live:
             live = self.op("Not", [live])
-        dims = [c.dim for c in coords]
-        wide = [d for d, e in enumerate(mask) if e != ONE]
-        if all(c.stride == ONE and c.extent == shape[c.dim] for c in coords):
-            if dims != sorted(dims):
-                live = self.op("Transpose", [live], perm=[1, 0])
-            kept = sorted(dims)
-            if len(wide) < len(mask):  # a mask of one row is one of its tokens
-                live = self.op("Reshape", [live, self.constant(np.asarray([-1]))])
-        elif len(coords) == 2 and dims[0] == dims[1] and _joined(shape, coords):
-            live, kept = self.op("Reshape", [live, self.constant(np.asarray([-1]))]), dims[:1]
-        else:
-            return None
-        return self.unsqueeze(live, *(d for d in range(len(shape)) if d not in kept))
+        return spread(self, live, mask, shape, coords)
 
     def chosen(self, flags: ir.Value, x: ir.Value, dtype: np.dtype) -> ir.Value:
         """A value with 0 at tokens that do not exist."""
         return self.op("Where", [flags, x, self.constant(np.zeros((), dtype))])
-
-
-def _joined(shape: Shape, coords: Coords) -> bool:
-    """True where two axes are one dimension, row by row."""
-    outer, inner = coords
-    whole = outer.extent * inner.extent == shape[outer.dim]
-    return whole and inner.stride == ONE and outer.stride == inner.extent

@@ -19,7 +19,9 @@ from pitc.passes.audit.stages import Stages
 from pitc.passes.audit.wiring import Types
 from pitc.passes.control.branches import close_branches
 from pitc.passes.effect import Effect, padding_effect
+from pitc.passes.fixed_counts import count_notes
 from pitc.passes.idle_guards import drop_idle_guards
+from pitc.passes.live_lists import keep_live_places
 from pitc.passes.live_scales import scale_by_live_tokens, scale_notes
 from pitc.passes.loops import LoweredBodies, lower_bodies
 from pitc.passes.lower.panels import Panels
@@ -139,11 +141,12 @@ def _facts(state: _Compilation) -> None:
         return analysis(state.model, options.padding, options.target, state.types())
 
     state.known = analysed()
-    if drop_idle_guards(state.model, state.known.graph):
-        assumptions = state.known.graph.assumptions
-        state.types = cache(partial(infer, state.model))
-        state.known = analysed()
-        state.known.graph.assumptions |= assumptions
+    for change in (drop_idle_guards, keep_live_places):
+        if change(state.model, state.known.graph):
+            assumptions = state.known.graph.assumptions
+            state.types = cache(partial(infer, state.model))
+            state.known = analysed()
+            state.known.graph.assumptions |= assumptions
     state.checks.analysed(state.known.graph)
 
 
@@ -157,7 +160,7 @@ def _regions(state: _Compilation) -> None:
     report.nodes = node_records(graph, regions, readers)
     report.whole_reader = whole_reader(readers, report.nodes)
     report.assumptions = sorted(graph.assumptions)
-    report.notes = padding_notes(graph, known.masks, known.given_up)
+    report.notes = count_notes(graph) + padding_notes(graph, known.masks, known.given_up)
     report.tokens = token_places(known.tokens)
     is_packed = bool(packed_nodes(regions) or regions.skips or state.bodies.kernels)
     effect = Effect(options.padding, is_packed, len(state.scaled), tries=options.suggest)

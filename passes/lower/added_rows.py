@@ -11,7 +11,9 @@ import onnx_ir as ir
 from pitc.ir.metadata import RULE, SOURCE
 from pitc.ir.nodes import REPEATS, is_pit_node, node_name
 from pitc.ir.plans.whole import AddRows
+from pitc.passes.lower.builder import declared
 from pitc.passes.lower.packed import Packed, set_plan
+from pitc.passes.regions.matrix import dims_of
 
 
 def add_rows(packed: Packed) -> None:
@@ -28,4 +30,6 @@ def add_rows(packed: Packed) -> None:
         node.metadata_props.update({SOURCE: name, RULE: plan.op})
         packed.log.sources[node] = source
         set_plan(node, plan, {"indices": places, "updates": rows, "start": start})
-        node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+        out, dims = node.outputs[0], dims_of(packed.graph, start)
+        out.type = ir.TensorType(ir.DataType.FLOAT)
+        out.shape = declared(dims) if out.shape is None and dims is not None else out.shape

@@ -68,7 +68,7 @@ def _by_index(
     graph: Graph, expr: TensorExpr, rows: Read, name: str, index: Index
 ) -> Factors | None:
     """A matrix that is looked up, by an index that depends on neither columns nor terms."""
-    found = looked_up(graph, name, index)
+    found = looked_up(graph, name, index, graph.is_constant)
     if found is None:
         return None
     matrix = _matrix(graph, expr, found.table, found.index, found.index.index(None))

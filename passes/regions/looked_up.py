@@ -1,4 +1,4 @@
-"""Operands that are looked up: a slice of a constant for each index.
+"""Operands that are looked up: a slice of a table for each index.
 
     w [experts, k, n] -> Gather by g [t] -> Transpose, Unsqueeze, .. -> read at (t, k, n)
     is     w at (g[t], k, n)
@@ -6,6 +6,7 @@
 Nodes that only move elements are undone by their index maps, in front of the look-up and behind it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -24,10 +25,10 @@ LOOK_UPS = (PackRule.LOOK_UP, PackRule.LOOK_UP_VECTORS)
 
 @dataclass(frozen=True, slots=True)
 class LookedUp:
-    """A constant that is read where an index says.
+    """A value that is read where an index says.
 
     Args:
-        table: The constant.
+        table: The value.
         index: How it is read; None at the dimension that is looked up.
         place: The value whose elements are indices: below 0 they count from the end.
         at: How that is read.
@@ -41,22 +42,25 @@ class LookedUp:
     nodes: tuple[ir.Node, ...]
 
 
-def looked_up(graph: Graph, name: str, index: Index) -> LookedUp | None:
-    """What an operand looks up in a constant, one dimension of it; None where it does not.
+def looked_up(
+    graph: Graph, name: str, index: Index, is_table: Callable[[str], bool]
+) -> LookedUp | None:
+    """What an operand looks up in a table, one dimension of it; None where it does not.
 
     Args:
         graph: The analysed graph.
         name: The operand.
         index: How it is read.
+        is_table: True for the name of a value that may be the table.
     """
     for origin in origins(graph, name, index, scaled=False):
-        found = _look_up(graph, origin)
+        found = _look_up(graph, origin, is_table)
         if found is not None:
             return found
     return None
 
 
-def _look_up(graph: Graph, origin: Origin) -> LookedUp | None:
+def _look_up(graph: Graph, origin: Origin, is_table: Callable[[str], bool]) -> LookedUp | None:
     """The look-up that gives a value."""
     node, expr = graph[origin.name].producer, graph[origin.name].expr
     if node is None or expr is None or expr.combine is not Combine.MOVE:
@@ -86,7 +90,7 @@ def _look_up(graph: Graph, origin: Origin) -> LookedUp | None:
     whole_read = tuple(number if p is None else p for p in read)
     for table in origins(graph, data, whole_read, scaled=False):
         dim = _of_numbers(graph, table, shape[read.index(None)])
-        if graph.is_constant(table.name) and dim is not None:
+        if is_table(table.name) and dim is not None:
             nodes = (*origin.nodes, node, *table.nodes)
             index = tuple(None if d == dim else p for d, p in enumerate(table.index))
             return LookedUp(table.name, index, place, at, nodes)

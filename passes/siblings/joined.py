@@ -17,12 +17,18 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.branch import BRANCH
-from pitc.ir.graph import Graph, NoRule
-from pitc.ir.index import ONE, ZERO, dim_index
-from pitc.ir.nodes import PARTS
+from pitc.ir.expr import Combine
+from pitc.ir.graph import Array, Graph, NoRule
+from pitc.ir.index import ONE, dim_index
+from pitc.ir.nodes import PARTS, input_names
 from pitc.passes.expand.body import Body
-from pitc.passes.regions.stored import origins
 from pitc.passes.rules.record import operator_of
+from pitc.passes.siblings.places import (
+    Coordinate,
+    PlacesOfAll,
+    coordinate_of,
+    rows_looked_up,
+)
 
 
 class Lead(Enum):
@@ -50,6 +56,8 @@ class Joined:
 
 ELEMENTWISE = "elementwise"
 MOST_STEPS = 200  # of a sibling, one behind the other
+FEW = 64
+"""Elements of constants that are compared: exporters write the same one for each sibling."""
 
 Values = tuple[ir.Value | None, ...]
 """One value of each sibling."""
@@ -68,6 +76,7 @@ class Joiner:
         products: Products of rows by matrices that differ.
         varying: Where siblings are trips of a loop, of which one stands for all: the values that
             differ from trip to trip.
+        last_stands: Of rows of one list that name the same place, only the last one counts.
     """
 
     graph: Graph
@@ -76,9 +85,11 @@ class Joiner:
     rules: "Mapping[str, Rule]"
     products: list[ir.Node] = field(default_factory=list)
     varying: set[ir.Value] | None = None
+    last_stands: bool = False
     _known: dict[tuple[int, ...], Joined] = field(default_factory=dict)
     _depth: int = 0
-    _places: tuple[Joined, ir.Value] | None = None  # the flags, and NonZero of them
+    _list: PlacesOfAll | None = None
+    _tables: dict[ir.Value, tuple[ir.Value, ir.Value]] = field(default_factory=dict)
 
     def join(self, values: Values) -> Joined:
         """The value of all siblings.
@@ -109,10 +120,17 @@ class Joiner:
     def _join(self, values: Values) -> Joined:
         if all(v is not None and v.is_initializer() and not v.is_graph_input() for v in values):
             return self._constants(values)
-        if (rows := self._rows_of_lists(values)) is not None:
+        if (number := self._number(values)) is not None:
+            return number
+        rows = self._rows_of_lists(values) or self._rows_looked_up(values)
+        if rows is not None:
             return rows
         nodes = [None if v is None else v.producer() for v in values]
+        if None not in nodes and all(_keeps_all(self.graph, n) for n in nodes if n is not None):
+            return self.join(tuple(n.inputs[0] for n in nodes if n is not None))
         first = nodes[0]
+        if first is not None and len(values) > 1 and set(nodes) == {first}:
+            return self._parts(values)
         if first is None or any(n is None or not _alike(n, first) for n in nodes):
             raise NoRule("they are made in different ways")
         if any(n is not None and BRANCH in n.metadata_props for n in nodes):
@@ -120,7 +138,9 @@ class Joiner:
         places = {0 if v is None else v.index() for v in values}
         if len(places) != 1:
             raise NoRule("they are different outputs")
-        operands = [self.join(given) for given in zip(*(n.inputs for n in nodes if n), strict=True)]
+        absent = (None,) * len(values)
+        given = zip(*(n.inputs for n in nodes if n), strict=True)
+        operands = [None if x == absent else self.join(x) for x in given]
         (place,) = places
         outputs = self._node(first, operands)
         for k, made in enumerate(outputs):
@@ -132,10 +152,37 @@ class Joiner:
         arrays = [t.numpy() for t in tensors if t is not None]
         if len(arrays) != len(values) or len({(x.shape, x.dtype) for x in arrays}) != 1:
             raise NoRule("constants of different sizes or types")
+        if arrays[0].size <= FEW and len({x.tobytes() for x in arrays}) == 1:
+            return Joined(self.body.constant(arrays[0]), Lead.NOTHING, arrays[0].ndim)
         names = tuple(v.name or "" for v in values if v is not None)
         table = self.body.named(self.body.unique(f"{names[0]}.siblings"), np.stack(arrays))
         table.meta[PARTS] = names
         return Joined(table, Lead.EACH, arrays[0].ndim)
+
+    def _number(self, values: Values) -> Joined | None:
+        """Small integers that all siblings compute, of sizes: a constant; None for others."""
+        found = [self.graph.ints(v.name or "") for v in values if v is not None]
+        dtypes = {self.graph[v.name or ""].dtype for v in values if v is not None}
+        numbers = [_numbers(x) for x in found]
+        first = numbers[0]
+        if first is None or len(dtypes) != 1 or self.varying is not None:
+            return None
+        if any(x is None or not np.array_equal(x, first) for x in numbers):
+            return None
+        (dtype,) = dtypes
+        constant = self.body.constant(first.astype(dtype or np.int64))
+        return Joined(constant, Lead.NOTHING, first.ndim)
+
+    def _parts(self, values: Values) -> Joined:
+        """Outputs of one node, side by side."""
+        parts = [v for v in values if v is not None]
+        shapes = {self.graph[v.name or ""].shape for v in parts}
+        dtype = self.graph[parts[0].name or ""].dtype
+        if len(shapes) != 1 or dtype is None or dtype.kind != "i":
+            raise NoRule("outputs of one node that are no numbers of siblings")
+        rank = self.rank(parts[0])
+        rows = [self.body.unsqueeze(v, 0) for v in parts]
+        return Joined(self.body.op("Concat", *rows, axis=0), Lead.EACH, rank)
 
     def rank(self, value: ir.Value) -> int:
         """How many dimensions a value of one sibling has.
@@ -155,50 +202,90 @@ class Joiner:
 
     def _rows_of_lists(self, values: Values) -> Joined | None:
         """Coordinates of places in lists; None where the values are none."""
-        found = [None if v is None else _coordinate(self.graph, v) for v in values]
-        if found[0] is None:
+        found = [None if v is None else coordinate_of(self.graph, v) for v in values]
+        if found[0] is None or found[0].columns not in (None, ONE):
             return None
-        kinds = {(c, column) for x in found if x is not None for _, c, column in [x]}
+        kinds = {(x.number, x.columns) for x in found if x is not None}
         if None in found or len(kinds) != 1:
             raise NoRule("different coordinates of places")
-        ((coordinate, column),) = kinds
-        pairs = self._pairs(tuple(x[0].inputs[0] for x in found if x is not None))
-        made = self._row(pairs, coordinate + 1)
-        return Joined(self.body.unsqueeze(made, 1) if column else made, Lead.ROWS, 1 + column)
+        ((number, columns),) = kinds
+        made = self._listed(found, number)
+        if columns is None:
+            return Joined(made, Lead.ROWS, 1)
+        return Joined(self.body.unsqueeze(made, 1), Lead.ROWS, 2)
 
-    def _row(self, pairs: ir.Value, k: int) -> ir.Value:
-        number = self.body.constant(np.asarray(k, np.int64))
-        key = ("row", pairs.name, k)
-        return self.body.once(key, lambda: self.body.op("Gather", pairs, number, axis=0))
+    def place_rows(self, values: Values) -> ir.Value:
+        """The places to which rows of all lists are added, `[n, 1]`.
 
-    def _pairs(self, flags: Values) -> ir.Value:
-        given = self.join(flags)
+        Raises:
+            NoRule: They are no coordinate of the places in lists, the same one for each row.
+        """
+        found = [None if v is None else coordinate_of(self.graph, v) for v in values]
+        numbers = {x.number for x in found if x is not None and x.columns is not None}
+        if None in found or len(numbers) != 1:
+            raise NoRule("not rows at places of lists")
+        return self.body.unsqueeze(self._listed(found, *numbers), 1)
+
+    def _rows_looked_up(self, values: Values) -> Joined | None:
+        """Rows of one matrix at the places in lists, through moves in front and behind; None where
+        the values are none.
+        """
+        found = [None if v is None else rows_looked_up(self.graph, v) for v in values]
+        if found[0] is None or None in found:
+            return None
+        if len({(x.table, x.place.number) for x in found if x is not None}) != 1:
+            return None
+        table, place = found[0].table, found[0].place
+        rows = self._listed([x.place for x in found if x is not None], place.number)
+        return Joined(self.body.op("Gather", table, rows, axis=0), Lead.ROWS, 2)
+
+    def _listed(self, found: Sequence[Coordinate | None], number: int) -> ir.Value:
+        """A coordinate of the places in all lists."""
+        given = self.join(tuple(x.list.inputs[0] for x in found if x is not None))
         if given.lead is not Lead.EACH:
             raise NoRule("lists of places that are the same, or of places in lists")
-        if self._places is None:
-            self._places = given, self.body.op("NonZero", given.value)
-        if self._places[0] is not given:
+        if self._list is None:
+            place = number if self.last_stands else None
+            self._list = PlacesOfAll(self.body, given.value, given.rank, place)
+        if self._list.flags is not given.value:
             raise NoRule("several lists of places")
-        return self._places[1]
+        return self._list.row(1 + number)
 
     @property
     def sibling_of_row(self) -> ir.Value:
         """The number of the sibling that each row of the lists is of."""
-        assert self._places is not None
-        return self._row(self._places[1], 0)
+        assert self._list is not None
+        return self._list.row(0)
+
+    def looks_up(self, made: ir.Value, table: ir.Value, index: ir.Value) -> None:
+        """Note that each sibling has one slice of a table, by its first dimension."""
+        self._tables[made] = table, index
+
+    def table_of(self, value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
+        """The table and the index of each sibling, where a value was noted so."""
+        return self._tables.get(value)
 
     def row_of_each(self, given: Joined) -> ir.Value:
-        """For each row of the lists, what its sibling has."""
+        """For each row of the lists, what its sibling has: out of a table without a copy of it."""
+        if (found := self.table_of(given.value)) is not None:
+            table, index = found
+            places = self.body.op("Gather", index, self.sibling_of_row, axis=0)
+            return self.body.op("Gather", table, places, axis=0)
         return self.body.op("Gather", given.value, self.sibling_of_row, axis=0)
 
-    def _node(self, node: ir.Node, operands: Sequence[Joined]) -> list[Joined]:
+    def _node(self, node: ir.Node, given: Sequence[Joined | None]) -> list[Joined]:
         plain = operator_of(node).function is not None
         rule = self.rules.get(ELEMENTWISE if plain else node.op_type if not node.domain else "")
-        if rule is None:  # it may even be random
-            raise NoRule(f"no rule joins nodes of {node.op_type}")
+        operands = [x for x in given if x is not None]
         leads = {x.lead for x in operands} - {Lead.NOTHING}
-        if not leads:
+        expr = self.graph[node.outputs[0].name or ""].expr
+        moves = expr is not None and expr.combine is Combine.MOVE
+        if rule is None and (leads or not moves):  # it may even be random
+            raise NoRule(f"no rule joins nodes of {node.op_type}")
+        if not leads or rule is None:
             return [self._same(v) for v in node.outputs]
+        if not plain and len(operands) < len(given):
+            raise NoRule("an operand is left out")
         lead = Lead.ROWS if Lead.ROWS in leads else Lead.EACH
         values = rule(self, node, operands, lead)
         ranks = [self.rank(v) for v in node.outputs]
@@ -208,7 +295,9 @@ class Joiner:
         """A node like one of a sibling, with other operands and perhaps other attributes."""
         attributes: dict[str, Any] = {**node.attributes, **changed}
         count, kind = len(node.outputs), node.op_type
-        made = list(self.body.parts(count, kind, *inputs, domain=node.domain, **attributes))
+        rest = iter(inputs)
+        given = [None if x is None else next(rest) for x in node.inputs]
+        made = list(self.body.parts(count, kind, *given, domain=node.domain, **attributes))
         return [self.named(made[0], node), *made[1:]]
 
     def named(self, made: ir.Value, node: ir.Node) -> ir.Value:
@@ -234,23 +323,22 @@ Rule = Callable[[Joiner, ir.Node, Sequence[Joined], Lead], list[ir.Value]]
 """Makes the outputs of nodes of all siblings, of one of them and their operands."""
 
 
-def _coordinate(graph: Graph, value: ir.Value) -> tuple[ir.Node, int, bool] | None:
-    """Of numbers that are a coordinate of the places in a list: the NonZero that makes the list,
-    which coordinate, and whether they are a column, `[n, 1]`; None for other values.
-    """
-    name, known = value.name or "", graph[value.name or ""]
-    shape = known.shape
-    if shape is None or known.dtype is None or known.dtype.kind != "i":
+def _keeps_all(graph: Graph, node: ir.Node) -> bool:
+    """True for a node that gives its first operand as it is: a Reshape or Expand to its shape."""
+    value = graph[node.outputs[0].name or ""]
+    expr, shape = value.expr, value.shape
+    if expr is None or expr.combine is not Combine.MOVE or shape is None or not node.inputs:
+        return False
+    name = input_names(node)[0]
+    whole = tuple(dim_index(d, e) for d, e in enumerate(shape))
+    reads = [r for r in expr.moving_reads if r.operand == 0]
+    same = graph[name].shape == shape and graph[name].dtype == value.dtype
+    return same and len(reads) == 1 and reads[0].index == whole and not reads[0].within
+
+
+def _numbers(found: Array | None) -> Array | None:
+    """Integers that are known; None where some are not."""
+    if found is None:
         return None
-    if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != ONE):
-        return None
-    rows = dim_index(0, shape[0])
-    for origin in origins(graph, name, (rows, ZERO)[: len(shape)], scaled=False):
-        node = graph[origin.name].producer
-        if node is not None and node.op_identifier() == ("", "NonZero", ""):
-            places = graph[origin.name].shape
-            whole = places is not None and places[1] == shape[0] and origin.index[1] == rows
-            coordinate = None if origin.index[0] is None else origin.index[0].as_int()
-            if coordinate is not None and whole:  # and not the first ones of the list
-                return node, coordinate, len(shape) == 2
-    return None
+    known = [p.as_int() for p in found.reshape(-1)]
+    return None if None in known else np.array(known, np.int64).reshape(found.shape)

@@ -21,7 +21,8 @@ from pitc.passes.expand.unroll import MAX_TRIPS, LoopPlan, counted_loop, unroll_
 from pitc.passes.exprs.derive import derive
 from pitc.passes.siblings.joined import Joined, Joiner, Lead
 from pitc.passes.siblings.rules import RULES
-from pitc.passes.siblings.sums import ADD, Sum, add_rows, add_terms, is_sum_of, put_in_place
+from pitc.passes.siblings.scatters import ADD, add_rows, step_of
+from pitc.passes.siblings.sums import add_terms, put_in_place
 
 MOST_TRIPS = 4096
 
@@ -71,7 +72,10 @@ def _join(model: ir.Model, node: ir.Node, plan: LoopPlan) -> list[ir.Node]:
         raise NoRule("a trip that does not hand on one sum")
     ((start, result),) = changed
     root = result.producer()
-    if start is None or root is None or not is_sum_of(root, start):
+    step = step_of(root)
+    rows = step is not None and step.before is start
+    terms = [] if root is None or root.op_identifier() != ADD else list(root.inputs)
+    if start is None or root is None or not (rows or terms.count(start) == 1):
         raise NoRule("a trip that does not add to what the one before has made")
     if [use.node for use in start.uses() if use.node not in before] != [root]:
         raise NoRule("a trip that reads what the one before has made")
@@ -83,12 +87,11 @@ def _join(model: ir.Model, node: ir.Node, plan: LoopPlan) -> list[ir.Node]:
     every = body.constant(np.arange(plan.trips).reshape(-1, *[1] * rank))
     joiner.give(numbers[0], Joined(every, Lead.EACH, rank))
     try:
-        if root.op_identifier() == ADD:
-            (term,) = (x for x in root.inputs if x is not start)
-            made = add_terms(joiner, root, [cast(ir.Value, term)], [start])
+        if step is not None and rows:
+            made = add_rows(joiner, [step])
         else:
-            pair = tuple(x for x in root.inputs[1:] if x is not None)
-            made = add_rows(joiner, Sum(root, (pair,), start))
+            (term,) = (x for x in terms if x is not start)
+            made = add_terms(joiner, root, [cast(ir.Value, term)], [start])
         if not joiner.products:
             raise NoRule("no products")
     except NoRule:

@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
+import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.graph import NodeView, NoRule
+from pitc.ir.graph import Array, NodeView, NoRule
+from pitc.ir.index import poly
 from pitc.ir.nodes import is_plain_product
 from pitc.passes.siblings.joined import ELEMENTWISE, Joined, Joiner, Lead, Rule
 
@@ -24,13 +26,12 @@ def elementwise(j: Joiner, node: ir.Node, operands: Sequence[Joined], lead: Lead
         beside = ()
     if name not in BROADCASTING and any(x.lead is not Lead.NOTHING or x.rank for x in beside):
         raise NoRule(f"operands of {node.op_type} that do not broadcast")
-    given = zip(node.inputs, operands, strict=True)
+    given = zip([x for x in node.inputs if x is not None], operands, strict=True)
     return j.make(node, [_broadcast(j, x, v, rank, lead) for x, v in given])
 
 
-def _broadcast(j: Joiner, one: ir.Value | None, given: Joined, rank: int, lead: Lead) -> ir.Value:
+def _broadcast(j: Joiner, one: ir.Value, given: Joined, rank: int, lead: Lead) -> ir.Value:
     """An operand of a node whose result has so many dimensions for one sibling."""
-    assert one is not None
     if lead is Lead.EACH:
         behind = rank - given.rank if given.lead is Lead.EACH else 0
         return j.body.unsqueeze(given.value, *range(1, 1 + behind))
@@ -56,15 +57,14 @@ def product(j: Joiner, node: ir.Node, operands: Sequence[Joined], lead: Lead) ->
     if min(a.rank, b.rank) < 2:
         raise NoRule("a product of vectors")
     if NodeView(j.graph, node).attr("transB", 0):
-        order = [0, 2, 1] if b.lead is Lead.EACH else [1, 0]
-        b = replace(b, value=j.body.transpose(b.value, order))
+        b = replace(b, value=_turned(j, b, [1, 0]))
     made = j.named(j.body.op("MatMul", *_sides(j, a, b)), node)
     if b.lead is Lead.EACH:
         j.products.append(cast(ir.Node, made.producer()))
     if lead is Lead.ROWS and b.lead is Lead.EACH:
         made = j.body.along("Squeeze", made, [1])
     if bias:
-        term = _broadcast(j, node.inputs[2], bias[0], 2, lead)
+        term = _broadcast(j, cast(ir.Value, node.inputs[2]), bias[0], 2, lead)
         made = j.body.op("Add", made, term)
     return [made]
 
@@ -104,6 +104,9 @@ def look_up(j: Joiner, node: ir.Node, operands: Sequence[Joined], lead: Lead) ->
     if data.lead is Lead.NOTHING:
         (made,) = j.make(node, [data.value, places.value], axis=axis)
         rest = [d for d in range(data.rank + places.rank) if d != axis]
+        if not axis:
+            j.looks_up(made, data.value, places.value) if not places.rank else None
+            return [made]
         return [j.body.transpose(made, [axis, *rest])]
     raise NoRule("a look-up in values that differ")
 
@@ -123,19 +126,40 @@ def along_axis(j: Joiner, node: ir.Node, operands: Sequence[Joined], lead: Lead)
 def along_axes(j: Joiner, node: ir.Node, operands: Sequence[Joined], lead: Lead) -> list[ir.Value]:
     """The same with a list of axes."""
     view = NodeView(j.graph, node)
-    axes = view.ints(1) if view.has(1) else view.attr("axes", None)
-    if axes is None:
-        raise NoRule("axes that are not listed")
+    axes = view.ints(1) if view.has(1) else _listed(view.attr("axes", None))
     rank = j.rank(node.outputs[0]) if node.op_type == "Unsqueeze" else operands[0].rank
-    numbers = [a.as_int() for a in axes.reshape(-1)] if view.has(1) else [int(a) for a in axes]
+    shifted = _shifted(axes, rank, lead)
+    kept = {n: a for n, a in node.attributes.items() if n != "axes"}
+    return [j.body.along(node.op_type, operands[0].value, shifted, **kept)]
+
+
+def _listed(axes: Sequence[int] | None) -> Array | None:
+    return None if axes is None else np.array([poly(int(a)) for a in axes], object)
+
+
+def _shifted(axes: Array | None, rank: int, lead: Lead) -> list[int]:
+    """Axes behind what stands in front."""
+    numbers = [] if axes is None else [a.as_int() for a in axes.reshape(-1)]
     known = [a % rank for a in numbers if a is not None]
     if not known or len(known) < len(numbers):
         raise NoRule("axes that are not known")
     if lead is Lead.ROWS and 0 in known:
         raise NoRule("the places of a list are mixed")
-    shifted = [a + (lead is Lead.EACH) for a in known]
-    kept = {n: a for n, a in node.attributes.items() if n != "axes"}
-    return [j.body.along(node.op_type, operands[0].value, shifted, **kept)]
+    return [a + (lead is Lead.EACH) for a in known]
+
+
+def slices(j: Joiner, node: ir.Node, operands: Sequence[Joined], lead: Lead) -> list[ir.Value]:
+    """Slice: the same part of the same axes of all siblings."""
+    data, starts, ends, *more = operands
+    view = NodeView(j.graph, node)
+    if len(node.inputs) < 4 or any(x.lead is not Lead.NOTHING for x in operands[1:]):
+        raise NoRule("a Slice whose part differs, or without axes")
+    shifted = _shifted(view.ints(3), data.rank, lead)
+    axes = j.body.constant(np.array(shifted, np.int64))
+    steps = [x.value for x in more[1:]]
+    if j.graph[cast(ir.Value, node.inputs[1]).name or ""].dtype != np.int64:
+        raise NoRule("a Slice by other numbers than int64")
+    return j.make(node, [data.value, starts.value, ends.value, axes, *steps])
 
 
 def transpose(j: Joiner, node: ir.Node, operands: Sequence[Joined], lead: Lead) -> list[ir.Value]:
@@ -143,10 +167,22 @@ def transpose(j: Joiner, node: ir.Node, operands: Sequence[Joined], lead: Lead) 
     (data,) = operands
     order = [int(d) for d in NodeView(j.graph, node).attr("perm", range(data.rank)[::-1])]
     if lead is Lead.EACH:
-        order = [0, *(d + 1 for d in order)]
-    elif order[0]:
+        return [_turned(j, data, order)]
+    if order[0]:
         raise NoRule("the places of a list are moved")
     return j.make(node, [data.value], perm=order)
+
+
+def _turned(j: Joiner, given: Joined, order: Sequence[int]) -> ir.Value:
+    """A value whose dimensions behind those of siblings have another order."""
+    if given.lead is not Lead.EACH:
+        return j.body.transpose(given.value, order)
+    whole = [0, *(d + 1 for d in order)]
+    made = j.body.transpose(given.value, whole)
+    if (found := j.table_of(given.value)) is not None:
+        table, index = found
+        j.looks_up(made, j.body.transpose(table, whole), index)
+    return made
 
 
 def _axis(node: ir.Node, default: int, rank: int) -> int:
@@ -173,6 +209,7 @@ RULES: Mapping[str, Rule] = {
     "Gather": look_up,
     "Gemm": product,
     "MatMul": product,
+    "Slice": slices,
     "Transpose": transpose,
     **dict.fromkeys(AXES, along_axis),
     **dict.fromkeys((*REDUCTIONS, "Squeeze", "Unsqueeze"), along_axes),

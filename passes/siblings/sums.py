@@ -1,36 +1,34 @@
 """Sums of what siblings give, as models write them.
 
     y = ((x + a_0) + a_1) + a_2                        terms that are alike
-    y = ScatterND(ScatterND(x, r_0, a_0), r_1, a_1)    rows that are added at places
+    y = ScatterND(ScatterND(x, r_0, a_0), r_1, a_1)    rows that are added at places (`scatters.py`)
 
 The terms are joined (`joined.py`) and added up at once, in the same order; what else is added comes
 in front.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
-from typing import cast
 
-import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.branch import BRANCH
 from pitc.ir.build import names_of, take_over
 from pitc.ir.graph import Graph, NodeView, NoRule
-from pitc.ir.nodes import REPEATS, attribute, opset_of
+from pitc.ir.nodes import opset_of
 from pitc.ir.since import Since
 from pitc.ir.unused import remove_unused
 from pitc.passes.expand.body import Body, Shared
 from pitc.passes.exprs.derive import derive
 from pitc.passes.siblings.joined import Joiner, Lead
 from pitc.passes.siblings.rules import RULES
+from pitc.passes.siblings.scatters import ADD, Step, add_rows, ask_start, chain_of, step_of
 
 LEAST_TERMS = 16
 """Alone, a term has its products and what stands between them in one node, which is as fast as few
 of them at once; rows that ONNX Runtime lists and adds, one sibling after the other, are not."""
 LEAST_LISTS = 4
-ADD, SCATTER = ("", "Add", ""), ("", "ScatterND", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +37,13 @@ class Sum:
 
     Args:
         last: The node that gives it.
-        terms: What is added, in order; of a chain of scatters pairs of places and rows.
-        start: What a chain of scatters adds to.
+        terms: What is added, in order.
+        steps: Rows that are added at places instead.
     """
 
     last: ir.Node
-    terms: tuple[tuple[ir.Value, ...], ...]
-    start: ir.Value | None = None
+    terms: tuple[ir.Value, ...] = ()
+    steps: list[Step] = field(default_factory=list)
 
 
 def join_sums(model: ir.Model) -> list[ir.Node]:
@@ -62,14 +60,15 @@ def join_sums(model: ir.Model) -> list[ir.Node]:
     names, found = names_of(model.graph), list[ir.Node]()
     for each in sums:
         body = Body(NodeView(graph, each.last), names, Shared())
-        joiner = Joiner(graph, body, len(each.terms), RULES)
+        joiner = Joiner(graph, body, len(each.steps or each.terms), RULES)
         try:
-            made = add_rows(joiner, each) if each.start is not None else _added(joiner, each)
+            made = add_rows(joiner, each.steps) if each.steps else _added(joiner, each)
             if not joiner.products:
                 raise NoRule("no products")
         except NoRule:
             body.discard()
             continue
+        ask_start(each.steps)
         put_in_place(model, each.last, body, made)
         found += joiner.products
     if found:
@@ -89,38 +88,29 @@ def sums_of(graph: ir.Graph) -> list[Sum]:
     """Sums of terms that may be siblings."""
     if opset_of(graph) < Since.SOFTMAX_OF_AXIS:
         return []
-    least = {True: LEAST_LISTS, False: LEAST_TERMS}
-    return [s for s in _sums(graph) if len(s.terms) >= least[s.start is not None]]
+    return list(_sums(graph))
 
 
 def _sums(graph: ir.Graph) -> Iterator[Sum]:
     """Sums that are no terms of others."""
     for node in graph:
-        kind = node.op_identifier()
         if BRANCH in node.metadata_props:
             continue
-        if kind == ADD and not _is_term(node, ADD):
-            terms = tuple((x,) for x in _terms(node))
-            kinds = [k for t in terms if (k := _kind(t[0])) is not None]
+        if step_of(node) is not None:
+            if len(steps := chain_of(node)) >= LEAST_LISTS:
+                yield Sum(node, steps=steps)
+        elif node.op_identifier() == ADD and not _is_term(node):
+            terms = tuple(_terms(node))
+            kinds = [k for t in terms if (k := _kind(t)) is not None]
             if kinds and max(map(kinds.count, kinds)) >= LEAST_TERMS:
                 yield Sum(node, terms)
-        if kind == SCATTER and _adds(node) and not _is_term(node, SCATTER):
-            chain = [node]
-            while (before := _before(chain[-1])) is not None:
-                chain.append(before)
-            pairs = tuple(_pair(n) for n in reversed(chain))
-            if all(len(p) == 2 for p in pairs):
-                yield Sum(node, pairs, chain[-1].inputs[0])
 
 
-def _is_term(node: ir.Node, kind: tuple[str, str, str]) -> bool:
+def _is_term(node: ir.Node) -> bool:
     """True for a sum that only a larger one reads."""
     (out,) = node.outputs
     uses = list(out.uses())
-    if len(uses) != 1 or out.is_graph_output():
-        return False
-    reader, place = uses[0].node, uses[0].idx
-    return reader.op_identifier() == kind and (kind == ADD or (place == 0 and _adds(reader)))
+    return len(uses) == 1 and not out.is_graph_output() and uses[0].node.op_identifier() == ADD
 
 
 def _terms(node: ir.Node) -> list[ir.Value]:
@@ -129,35 +119,12 @@ def _terms(node: ir.Node) -> list[ir.Value]:
     while todo:
         x = todo.pop()
         before = x.producer()
-        if before is not None and before.op_identifier() == ADD and _is_term(before, ADD):
+        is_sum = before is not None and before.op_identifier() == ADD and step_of(before) is None
+        if before is not None and is_sum and _is_term(before):
             todo += [y for y in before.inputs if y is not None]
         else:
             found.append(x)
     return found[::-1]
-
-
-def is_sum_of(node: ir.Node, start: ir.Value) -> bool:
-    """True for a node that adds to a value."""
-    kind = node.op_identifier()
-    adds = kind == ADD and list(node.inputs).count(start) == 1
-    return adds or (kind == SCATTER and _adds(node) and node.inputs[0] is start)
-
-
-def _adds(node: ir.Node) -> bool:
-    return bool(attribute(node, "reduction", "none") == "add")
-
-
-def _before(node: ir.Node) -> ir.Node | None:
-    """The scatter that gives what another one adds to, and nothing else reads."""
-    x = node.inputs[0]
-    before = None if x is None else x.producer()
-    if before is None or before.op_identifier() != SCATTER or not _adds(before):
-        return None
-    return before if _is_term(before, SCATTER) else None
-
-
-def _pair(node: ir.Node) -> tuple[ir.Value, ...]:
-    return tuple(x for x in node.inputs[1:] if x is not None)
 
 
 def _kind(value: ir.Value) -> str | None:
@@ -167,10 +134,10 @@ def _kind(value: ir.Value) -> str | None:
 
 def _added(joiner: Joiner, each: Sum) -> ir.Value:
     """The terms that are siblings, added up, behind the others."""
-    kinds = [_kind(t[0]) for t in each.terms]
+    kinds = [_kind(t) for t in each.terms]
     most = max((k for k in kinds if k is not None), key=kinds.count)
-    alike = [t[0] for t, k in zip(each.terms, kinds, strict=True) if k == most]
-    others = [t[0] for t, k in zip(each.terms, kinds, strict=True) if k != most]
+    alike = [t for t, k in zip(each.terms, kinds, strict=True) if k == most]
+    others = [t for t, k in zip(each.terms, kinds, strict=True) if k != most]
     if len(alike) < LEAST_TERMS:
         raise NoRule("few siblings")
     joiner.count = len(alike)
@@ -197,18 +164,3 @@ def add_terms(
         raise NoRule("terms that are the same")
     total = body.along("ReduceSum", joined.value, [0], keepdims=0)
     return reduce(lambda a, b: body.op("Add", a, b), [*others, total])
-
-
-def add_rows(joiner: Joiner, each: Sum) -> ir.Value:
-    """The rows of all lists, added at once."""
-    graph = joiner.graph
-    places, rows = (joiner.join(tuple(values)) for values in zip(*each.terms, strict=True))
-    start = each.start
-    if start is None or {places.lead, rows.lead} != {Lead.ROWS}:
-        raise NoRule("not rows at places of lists")
-    floats = graph[start.name or ""].dtype == np.float32
-    if {places.rank, rows.rank, joiner.rank(start)} != {2} or not floats:
-        raise NoRule("not float32 rows of a matrix, each at one place")
-    made = joiner.body.op("ScatterND", start, places.value, rows.value, reduction="add")
-    cast(ir.Node, made.producer()).meta[REPEATS] = True  # one row may be in several lists
-    return made
