@@ -309,12 +309,9 @@ def _traced(layer: _Layer, x: str, *, hits: bool) -> str:
     y = g.op("ConstantOfShape", g.op("Shape", x))
     for number in numbers:
         mine = g.op("Cast", g.op("Gather", masks, number, axis=0), to=9)
-        choice, token = (
-            g.op("Squeeze", part, g.ints(1))
-            for part in g.ops(
-                2, "Split", g.op("Transpose", g.op("NonZero", mine), perm=[1, 0]), g.ints(1, 1), axis=1
-            )
-        )
+        places = g.op("Transpose", g.op("NonZero", mine), perm=[1, 0])
+        parts = g.ops(2, "Split", places, g.ints(1, 1), axis=1)
+        choice, token = (g.op("Squeeze", part, g.ints(1)) for part in parts)
 
         def product(h: str, name: str, number: str = number) -> str:
             turned = layer.named(f"{name}.turned", np.swapaxes(layer.arrays[name], 1, 2))
