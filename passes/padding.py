@@ -20,6 +20,7 @@ from pitc.ir.expr import Combine
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import ONE, ZERO, Coords, Digit, Poly, dim_index, nonneg
 from pitc.ir.mask import PaddingMask
+from pitc.ir.metadata import outputs_of_weights
 from pitc.ir.nodes import first_output
 from pitc.ir.quirks import can_be_zeroed
 from pitc.ir.region import Region, pull
@@ -141,9 +142,9 @@ def _tokens_inside(graph: Graph, padding: str) -> Iterator[tuple[str, tuple[Poly
                 pieces.setdefault(start, {}).setdefault(name, []).append(coords)
     for start, starts in pieces.items():
         reached = axes if not start.terms else follow(graph, starts, softmax=True)
-        for name in graph.outputs:
+        for name in _of_data(graph):
             ways = reached.get(name, [])
-            if name in graph.inputs or len(ways) != 1 or not can_be_zeroed(graph[name].dtype):
+            if len(ways) != 1 or not can_be_zeroed(graph[name].dtype):
                 continue
             dims, places = graph[name].shape or (), [c.dim for c in ways[0]]
             bare = all(c == Digit(c.dim, ONE, dims[c.dim]) for c in ways[0])
@@ -214,9 +215,16 @@ def _element_type(value: ir.Value) -> str:
 def _alike(graph: Graph, padding: str) -> Iterator[str]:
     """Computed outputs whose first sizes are those of the mask."""
     shape = graph[padding].shape or ()
-    for name in dict.fromkeys(graph.outputs):
-        if (graph[name].shape or ())[: len(shape)] == shape and name not in graph.inputs:
+    for name in _of_data(graph):
+        if (graph[name].shape or ())[: len(shape)] == shape:
             yield name
+
+
+def _of_data(graph: Graph) -> list[str]:
+    """Computed outputs that may have tokens: no weights, and nothing that has their elements."""
+    weights = outputs_of_weights(graph.model.metadata_props)
+    names = dict.fromkeys(graph.outputs)
+    return [n for n in names if n not in graph.inputs and n not in weights]
 
 
 def _token_shaped(graph: Graph, padding: str, names: Sequence[str]) -> set[str]:

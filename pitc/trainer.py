@@ -12,10 +12,10 @@ import numpy.typing as npt
 from pitc.artifact.folder import check_file, new_file
 from pitc.compiled import CompiledModel
 from pitc.errors import UsageError
+from pitc.ir.metadata import STATE
 from pitc.runtime.dlpack import Tensor
 from pitc.session import failures, fit, fitted, input_specs
 
-STATE = "pitc.state"  # key of a model's metadata: outputs, and the inputs they are next
 Arrays = dict[str, npt.NDArray[Any]]
 
 

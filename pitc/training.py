@@ -6,7 +6,7 @@ compiled = pitc.compile(step, padding="attention_mask")
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pitc.artifact.onnx_file import check_onnx_file, write_onnx_file
 from pitc.errors import UsageError
@@ -56,16 +56,16 @@ def gradient(
         ModelError: The model cannot be read, or a node between the loss and a name in `wrt` has no
             derivative; the message names it.
     """
+    from pitc.ir.metadata import STATE
     from pitc.passes.grad.gradient import add_gradients
     from pitc.passes.grad.masks import mask_weights
-    from pitc.passes.grad.step import STATE
 
     def add(imported: "ir.Model", name: str) -> None:
         imported.metadata_props.pop(STATE, None)  # its outputs go
         mask_weights(imported, masks)
         add_gradients(imported, name, wrt, keep)
 
-    return _made(model, loss, output, force, add, wrt)
+    return _made(model, loss, output, force, add, wrt=wrt, masks=masks, keep=keep)
 
 
 def _made(
@@ -74,17 +74,31 @@ def _made(
     output: str | Path | None,
     force: bool,
     add: "Callable[[ir.Model, str], object]",
-    wrt: Sequence[str] | None,
+    **lists: Sequence[str] | None,
 ) -> "ir.Model":
-    """A model with a loss, and what is added to it; written to a file, if one is named."""
+    """A model with a loss, and what is added to it; written to a file, if one is named.
+
+    Args:
+        model: What the user gave.
+        loss: Likewise.
+        output: Likewise.
+        force: Likewise.
+        add: Adds to the imported model behind its loss.
+        lists: Lists of names that the user gave, by their parameters.
+    """
     import onnx_ir as ir
 
     from pitc.api import import_model
     from pitc.importer.memory import imported_from
     from pitc.passes.grad.loss import add_loss
 
-    if isinstance(wrt, str):
-        raise UsageError(f"wrt is the text {wrt!r}, not a list of names", hint=f"wrt=[{wrt!r}]")
+    if not isinstance(cast(object, loss), str | Loss):
+        text = f"loss is a {type(loss).__qualname__}, no name of a value and no pitc.Loss"
+        raise UsageError(text, hint='loss="loss", or pitc.Loss("cross_entropy", "logits")')
+    for name, given in lists.items():
+        if isinstance(given, str):
+            text = f"{name} is the text {given!r}, not a list of names"
+            raise UsageError(text, hint=f"{name}=[{given!r}]")
     file = None if output is None else Path(output)
     if file is not None:
         check_onnx_file(file, force=force)
@@ -153,6 +167,9 @@ def train_step(
     training = Training(
         optimizer, learning_rate, decay, no_decay, clip, loss_scale, masks, settings
     )
-    return _made(
-        model, loss, output, force, lambda m, name: add_training(m, name, wrt, training, keep), wrt
-    )
+
+    def add(imported: "ir.Model", name: str) -> None:
+        add_training(imported, name, wrt, training, keep)
+
+    lists = {"wrt": wrt, "no_decay": no_decay, "masks": masks, "keep": keep}
+    return _made(model, loss, output, force, add, **lists)

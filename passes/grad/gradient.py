@@ -4,6 +4,7 @@ loss(x; w)  ->  loss, grad.w        w becomes an input, with its numbers as the 
 """
 
 import fnmatch
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ import onnx_ir as ir
 from pitc.errors import ModelError, UsageError
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE
+from pitc.ir.metadata import GRADIENTS, outputs_of_weights
 from pitc.ir.nodes import OVERRIDABLE_SINCE, captures, input_names, output_names
 from pitc.ir.unused import remove_unused
 from pitc.passes.grad.backward import PREFIX, Backward
@@ -91,7 +93,7 @@ def add_gradients(
     if not found:
         raise UsageError("the loss depends on no weight of floats", hint="name inputs with wrt")
     _open_weights(model, list(found))
-    return _set_outputs(model, [loss, *keep], found, outputs)
+    return _set_outputs(model, [loss, *keep], found, outputs, weights)
 
 
 def _keep(model: ir.Model, names: Sequence[str]) -> None:
@@ -108,7 +110,9 @@ def _keep(model: ir.Model, names: Sequence[str]) -> None:
 def _check_loss(graph: Graph, loss: str) -> None:
     if not differentiable(graph, loss):
         raise UsageError(f"the loss '{loss}' is of type {graph[loss].dtype}, no float")
-    shape = graph[loss].shape
+    shape, declared = graph[loss].shape, value_of(graph.model, loss).shape
+    if shape is None and declared is not None and all(n == 1 for n in declared):
+        return  # no rule tells it, and the model does
     if shape is None or any(e != ONE for e in shape):
         found = "unknown" if shape is None else f"[{', '.join(map(str, shape))}]"
         raise UsageError(
@@ -161,7 +165,11 @@ def _open_weights(model: ir.Model, names: Sequence[str]) -> None:
 
 
 def _set_outputs(
-    model: ir.Model, kept: Sequence[str], found: dict[str, ir.Value], names: Mapping[str, str]
+    model: ir.Model,
+    kept: Sequence[str],
+    found: dict[str, ir.Value],
+    names: Mapping[str, str],
+    weights: Collection[str],
 ) -> Gradients:
     """The loss, what is kept, and the gradients, each with a name."""
     outputs = [value_of(model, name) for name in dict.fromkeys(kept)]
@@ -177,4 +185,7 @@ def _set_outputs(
     model.graph.outputs.clear()
     model.graph.outputs.extend(outputs)
     remove_unused(model)
+    noted = outputs_of_weights(model.metadata_props) | {of[name] for name in of if name in weights}
+    here = [x.name for x in model.graph.outputs if x.name in noted]
+    model.metadata_props[GRADIENTS] = json.dumps(here)
     return Gradients(kept[0], of)

@@ -170,11 +170,20 @@ def _squares(parts: _Parts) -> ir.Value:
 
 
 def _chances(parts: _Parts) -> ir.Value:
-    """-(t * log(p) + (1 - t) * log(1 - p)), logarithms not below -100, as PyTorch has it."""
+    """-(t * log(p) + (1 - t) * log(1 - p)), logarithms not below -100, as PyTorch has it.
+
+    Below, the logarithm of another number is taken, and not read: that of 0 has no derivative, and
+    0 times it is NaN.
+    """
     build, p, t = parts.build, parts.scores, parts.labels
     one, least = parts.number(1), parts.number(-100)
-    yes = build.op("Max", [build.op("Log", [p]), least])
-    no = build.op("Max", [build.op("Log", [build.op("Sub", [one, p])]), least])
+
+    def logarithm(x: ir.Value) -> ir.Value:
+        is_less = build.op("Less", [build.op("Log", [x]), least])
+        found = build.op("Log", [build.op("Where", [is_less, one, x])])
+        return build.op("Where", [is_less, least, found])
+
+    yes, no = logarithm(p), logarithm(build.op("Sub", [one, p]))
     sums = [build.op("Mul", [t, yes]), build.op("Mul", [build.op("Sub", [one, t]), no])]
     return _mean(parts, build.op("Neg", [build.op("Add", sums)]))
 

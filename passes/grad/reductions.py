@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Reducer
 from pitc.ir.graph import NoRule
+from pitc.ir.metadata import ONCE
 from pitc.passes.grad.moves import move
 from pitc.passes.grad.site import Site, bare_axes
 from pitc.passes.grad.terms import TermWriter, mentions
@@ -90,4 +91,7 @@ def _others(site: Site, g: ir.Value, dims: list[int]) -> ir.Value:
     alone = build.op("And", [is_zero, build.op("Equal", [zeros, one])])
     none = build.op("Equal", [zeros, zero])
     found = build.op("Where", [none, build.op("Div", [whole, filled]), zero])
-    return build.op("Where", [alone, whole, found])
+    result = build.op("Where", [alone, whole, found])
+    if (node := result.producer()) is not None:
+        node.metadata_props[ONCE] = "it is the gradient of a product, of which elements may be 0"
+    return result

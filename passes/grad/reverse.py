@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from pitc.errors import ModelError
 from pitc.ir.graph import Graph, NodeView, NoRule
+from pitc.ir.metadata import ONCE
 from pitc.ir.nodes import captures, node_name
 from pitc.passes.grad.adjoints import adjoint
 from pitc.passes.grad.backward import Backward
@@ -89,6 +90,8 @@ def _adjoint(site: Site, spared: Collection[str], out: set[str]) -> dict[Wrt, ir
     control = CONTROL.get(key_of(site.view.node))
     found: dict[Wrt, ir.Value] = {}
     try:
+        if why := site.view.node.metadata_props.get(ONCE):
+            raise NoRule(why)
         pairs = adjoint(site).items() if control is None else control(site).items()
         found.update((place, g) for place, g in pairs)
     except NoRule as why:

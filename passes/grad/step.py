@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.build import NodeBuilder
+from pitc.ir.metadata import GRADIENTS, STATE
 from pitc.ir.unused import remove_unused
 from pitc.passes.grad.backward import wide
 from pitc.passes.grad.names import take_name, value_of
 from pitc.passes.grad.optimizers import Arithmetic, Optimizer, Update
 
 NEXT, RATE, STEP, SCALE, SKIPPED = "next.", "learning_rate", "step", "loss_scale", "skipped"
-STATE = "pitc.state"  # key in `metadata_props` of a model: outputs, and the inputs they are next
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,7 @@ class Step:
         graph.outputs.clear()
         graph.outputs.extend([*kept, *self._outputs])
         remove_unused(self._model)
+        self._model.metadata_props.pop(GRADIENTS, None)  # they are no outputs now
         self._model.metadata_props[STATE] = json.dumps(self._next)
         return self._next
 

@@ -5,7 +5,10 @@
 Every weight and every part of the state is an input and, by the name `next.NAME`, an output.
 """
 
-from collections.abc import Sequence
+import fnmatch
+from collections.abc import Collection, Mapping, Sequence
+from math import inf
+from numbers import Real
 
 import numpy as np
 import onnx_ir as ir
@@ -13,12 +16,21 @@ import onnx_ir as ir
 from pitc.errors import UsageError
 from pitc.ir.build import NodeBuilder
 from pitc.ir.graph import Graph
+from pitc.ir.metadata import STATE
 from pitc.passes.exprs.derive import derive
 from pitc.passes.grad.gradient import add_gradients
 from pitc.passes.grad.masks import mask_weights
 from pitc.passes.grad.names import near, take_name, value_of
 from pitc.passes.grad.optimizers import OPTIMIZERS, Optimizer
-from pitc.passes.grad.step import SCALE, STATE, Step, Training
+from pitc.passes.grad.step import SCALE, Step, Training
+
+_ANY, _PART = "a number that is finite and not negative", "a number from 0 on, below 1"
+RANGES: Mapping[str, tuple[float, str]] = {
+    **dict.fromkeys(("learning_rate", "decay", "momentum", "epsilon"), (inf, _ANY)),
+    **dict.fromkeys(("beta1", "beta2"), (1.0, _PART)),
+    "clip": (inf, "a positive number"),
+}
+"""Of each number of a training: what it is below, and its range in words."""
 
 
 def add_training(
@@ -54,6 +66,7 @@ def add_training(
         raise UsageError(f"'{moving[0]}' is an input, no weight", hint="leave it out of wrt")
     if missing := [name for name in masked if name not in gradients.of]:
         raise UsageError(f"'{missing[0]}' has a mask, but is not trained", hint="name it in wrt")
+    _check_spared(training, gradients.of)
     for name in gradients.of:  # an input may declare less than its numbers say
         weight = model.graph.initializers[name]
         if weight.const_value is not None:
@@ -76,9 +89,27 @@ def _checked(training: Training) -> tuple[Optimizer, dict[str, float]]:
         known = ", ".join(optimizer.settings) or "none"
         text = f"{training.optimizer} has no setting '{other[0]}'"
         raise UsageError(text, hint=f"it has {known}")
-    if training.clip is not None and not training.clip > 0:
-        raise UsageError(f"the largest norm is {training.clip}, expected a positive number")
+    given: dict[str, object] = {"learning_rate": training.rate, "decay": training.decay}
+    given |= {} if training.clip is None else {"clip": training.clip}
+    for name, value in {**given, **training.settings}.items():
+        _check_number(name, value)
     return optimizer, {**optimizer.settings, **training.settings}
+
+
+def _check_number(name: str, value: object) -> None:
+    """Refuse what is no number, or one outside of its range."""
+    limit, text = RANGES[name]
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise UsageError(f"{name} is {value!r}, expected {text}")
+    if not 0 <= float(value) < limit or (name == "clip" and not value):  # NaN is not
+        raise UsageError(f"{name} is {value}, expected {text}")
+
+
+def _check_spared(training: Training, trained: Collection[str]) -> None:
+    for pattern in training.no_decay:
+        if not fnmatch.filter(trained, pattern):
+            hint = f"the model trains {', '.join(list(trained)[:3])}, .."
+            raise UsageError(f"no_decay names '{pattern}', which is no trained weight", hint=hint)
 
 
 def _scale(model: ir.Model, loss: str) -> str:

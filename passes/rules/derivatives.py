@@ -51,6 +51,10 @@ def _attribute(view: "NodeView", name: str, default: float) -> Number:
     return Number(float(view.attr(name, default)))
 
 
+# what a choice does not take must be finite, or the derivative of the choice is 0 * Inf
+BELOW_0 = select(_above(X, 0.0), ZERO, X)
+
+
 # of one operand
 step = always(ZERO)
 same = always(ONE)
@@ -112,19 +116,19 @@ def hard_sigmoid(view: "NodeView") -> list[Term]:
 def elu(view: "NodeView") -> list[Term]:
     """1, or what the exponential side gives."""
     alpha = _attribute(view, "alpha", 1.0)
-    return [select(_above(X, 0.0), ONE, alpha * exp(X))]
+    return [select(_above(X, 0.0), ONE, alpha * exp(BELOW_0))]
 
 
 def celu(view: "NodeView") -> list[Term]:
     """The same of a scaled operand."""
-    return [select(_above(X, 0.0), ONE, exp(X / _attribute(view, "alpha", 1.0)))]
+    return [select(_above(X, 0.0), ONE, exp(BELOW_0 / _attribute(view, "alpha", 1.0)))]
 
 
 def selu(view: "NodeView") -> list[Term]:
     """The same, times a number."""
     alpha = _attribute(view, "alpha", 1.67326319217681884765625)
     gamma = _attribute(view, "gamma", 1.05070102214813232421875)
-    return [select(_above(X, 0.0), gamma, Number(gamma.value * alpha.value) * exp(X))]
+    return [select(_above(X, 0.0), gamma, Number(gamma.value * alpha.value) * exp(BELOW_0))]
 
 
 def mish(_: "NodeView") -> list[Term]:
@@ -199,8 +203,8 @@ product = always(X1, X)
 quotient = always(1.0 / X1, -(Y / X1))
 choice = always(ZERO, select(X, ONE, ZERO), select(X, ZERO, ONE))
 power = always(
-    select(_equal(X1, 0.0), ZERO, X1 * apply("Pow", X, X1 - 1.0)),
-    select(_equal(X, 0.0), ZERO, Y * apply("Log", X)),
+    select(_equal(X1, 0.0), ZERO, X1 * apply("Pow", select(_equal(X1, 0.0), ONE, X), X1 - 1.0)),
+    select(_equal(X, 0.0), ZERO, Y * apply("Log", select(_equal(X, 0.0), ONE, X))),
 )
 sloped = always(select(_above(X, 0.0), ONE, X1), select(_above(X, 0.0), ZERO, X))
 
@@ -249,6 +253,6 @@ def per_channel(view: "NodeView") -> list[Term]:
 # of reductions
 sum_of_squares = always(2.0 * X)
 sum_of_magnitudes = always(apply("Sign", X))
-length = always(select(_equal(Y, 0.0), ZERO, X / Y))
+length = always(select(_equal(Y, 0.0), ZERO, X / select(_equal(Y, 0.0), ONE, Y)))
 logarithm_of_sum = always(1.0 / exp(Y))
 log_sum_exp = always(exp(X - Y))

@@ -1,7 +1,13 @@
 """What a written graph tells of each node, in its `metadata_props`: for viewers, and for people.
 
-Nothing reads it back. Keys start with `pitc.`; a value that nothing is known of is left out.
+Nothing reads that back. Keys start with `pitc.`; a value that nothing is known of is left out.
+
+A model that trains tells in its own `metadata_props` which of its outputs are weights, what an
+optimizer keeps, and gradients of weights: with fixed sizes they may look like tokens of a mask.
 """
+
+import json
+from collections.abc import Mapping
 
 SOURCE = "pitc.node"  # the node of the source graph that it computes
 VALUE = "pitc.value"  # the value that it moves, or looks at
@@ -10,3 +16,25 @@ AXES = "pitc.axes"  # its PIT axes
 FACTS = "pitc.facts"  # what is proven of its outputs, a line each
 REFUSAL = "pitc.refusal"  # why it runs as it was
 KEYS = (SOURCE, VALUE, RULE, AXES, FACTS, REFUSAL)
+
+ONCE = "pitc.once"  # of a node of a gradient: why it has no right derivative
+STATE = "pitc.state"  # of a model: outputs, and the inputs that they are in the next step
+GRADIENTS = "pitc.gradients"  # of a model: outputs that are gradients of weights
+
+
+def outputs_of_weights(properties: Mapping[str, str]) -> frozenset[str]:
+    """Outputs of a model that have the elements of weights, whatever sizes they have.
+
+    Args:
+        properties: The model's `metadata_props`; what others wrote by these keys says nothing.
+    """
+    found = set[str]()
+    for key in (STATE, GRADIENTS):
+        try:
+            names = json.loads(properties.get(key, "[]"))
+        except ValueError:
+            continue
+        found |= (
+            {n for n in names if isinstance(n, str)} if isinstance(names, dict | list) else set()
+        )
+    return frozenset(found)

@@ -72,6 +72,19 @@ MODULES = {  # the most important first; with what no answer rests on
     "pitc.passes.siblings.rules": set(),
     "pitc.passes.siblings.sums": {"LEAST_TERMS", "LEAST_LISTS"},
     "pitc.passes.siblings.loops": {"MOST_TRIPS"},
+    "pitc.passes.siblings.places": set(),
+    "pitc.passes.siblings.scatters": set(),
+    "pitc.passes.live_lists": set(),
+    "pitc.passes.fixed_counts": set(),
+    # gradients
+    "pitc.passes.rules.derivatives": set(),
+    "pitc.passes.grad.reductions": set(),
+    "pitc.passes.grad.maps": set(),
+    "pitc.passes.grad.moves": set(),
+    "pitc.passes.grad.products": set(),
+    "pitc.passes.grad.loss": set(),
+    "pitc.passes.grad.reverse": set(),
+    "pitc.passes.grad.optimizers": set(),
     "pitc.passes.exprs.coordinates": set(),
     # lowering
     "pitc.passes.lower.rewrite": set(),
@@ -128,6 +141,7 @@ TESTS = (
     "test_lower_channels",
     *("test_lower_cuda", "test_lower_cuda_sparse", "test_lowering", "test_sparse_operands"),
     *("test_grouped", "test_few_terms", "test_siblings", "test_expert_forms"),
+    *("test_sibling_scatters", "test_expert_loops"),
     *("test_packed_axes", "test_packed_ones", "test_packed_images", "test_hidden_rows"),
     *("test_zero_rows", "test_empty_rows", "test_live", "test_live_keys", "test_strata"),
     *("test_quantised_rows", "test_quantised_attention", "test_gather_quantised"),
@@ -135,6 +149,9 @@ TESTS = (
     *("test_lowering_session", "test_right_session", "test_packed_nodes", "test_lower_rewrite"),
     *("test_packed_attention", "test_packed_ir", "test_sampled_products", "test_forms_table"),
     *("test_lower_channels", "test_channel_rows", "test_channel_trace", "test_right_matrix"),
+    # gradients
+    *("test_gradients", "test_gradient_corners", "test_gradient_control", "test_gradient_half"),
+    *("test_training", "test_training_forms", "test_training_inputs"),
 )
 SEEDS = range(150)  # random graphs that judge
 LONGEST = 2.5  # seconds: slower tests do not judge
@@ -239,5 +256,16 @@ RELATED = {
     "lower.regions": ("test_lower_cuda", "test_lower_regions"),
     "lower.gather_quantised": ("test_gather_quantised",),
     "quirks.early_quantise": ("test_early_quantise",),
+    "siblings.places": ("test_sibling_scatters", "test_siblings"),
+    "siblings.scatters": ("test_sibling_scatters", "test_siblings"),
+    "siblings.joined": ("test_siblings", "test_sibling_scatters"),
+    "siblings.rules": ("test_siblings", "test_sibling_scatters"),
+    "live_lists": ("test_sibling_scatters", "test_expert_loops"),
+    "fixed_counts": ("test_sibling_scatters",),
+    "rules.derivatives": ("test_gradient_corners", "test_gradients"),
+    "grad.reductions": ("test_gradient_corners", "test_gradients"),
+    "grad.loss": ("test_gradient_corners", "test_training"),
+    **dict.fromkeys(("grad.maps", "grad.moves", "grad.products"), ("test_gradients",)),
+    **dict.fromkeys(("grad.reverse", "grad.optimizers"), ("test_training", "test_gradients")),
     "control.branches": ("test_branch_", "probe:scopes", "probe:sizes.if"),
 }

@@ -288,3 +288,35 @@ def test_gradients_are_those_of_onnx_runtime(name: str, masked: bool) -> None:
             y, near = got[key], 1e-5 * max(size, 1e-3 * max(sizes))
             assert x.shape == y.shape and np.array_equal(np.isnan(x), np.isnan(y)), key
             assert np.abs(np.nan_to_num(x - y)).max(initial=0) <= near, (key, lengths)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("shape", [(1, 16, W), (3, 16, W), (1, 16)])
+def test_weights_of_the_sizes_of_a_mask_are_whole(batch: int, shape: tuple[int, ...]) -> None:
+    """With fixed sizes, learned positions look like an output of one row per token."""
+    if batch == 1 and shape[0] > 1:
+        pytest.skip("they do not broadcast")
+    g = Net.__new__(Net)
+    GraphBuilder.__init__(g, "form", 18)
+    g.rng, g.drawn = np.random.default_rng(0), 0
+    for name in ("ids", "mask", "labels"):
+        setattr(g, name, g.input(name, np.int64, (batch, 16)))
+    drawn = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    positions = g.weight("pos", drawn)
+    x = g.plus(g.words(), positions if len(shape) == 3 else g.op("Unsqueeze", positions, g.ints(2)))
+    x = g.plus(x, g.attend(g.plus(x, g.ffn(x))))
+    g.output(g.op("Identity", g.labelled(x)), "loss", np.float32, ())
+    rng, mask = np.random.default_rng(0), np.zeros((batch, 16), np.int64)
+    mask[:, :9] = 1
+    labels = np.where(mask, rng.integers(0, L, mask.shape), -100)
+    feeds = {"ids": rng.integers(1, V, mask.shape) * mask, "mask": mask, "labels": labels}
+    for made, name in (
+        (pitc.train_step(g.model(), "loss", optimizer="sgd"), "next.pos"),
+        (pitc.gradient(g.model(), "loss"), "grad.pos"),
+    ):
+        compiled = pitc.compile(made, padding="mask", suggest=False)
+        assert not {"next.pos", "grad.pos"} & set(compiled.report.tokens)
+        session = ort.InferenceSession(ir.to_proto(made).SerializeToString())
+        want = np.asarray(session.run([name], feeds)[0])
+        np.testing.assert_allclose(compiled.run(feeds)[name], want, atol=1e-6)
+        assert name != "next.pos" or np.all(want != 0)
