@@ -69,8 +69,8 @@ void Tell(const Host& host, Lack lack) {
   }
 }
 
-// Whether kernels of a level of bfloat16 may use its unit. Tile registers are asked for by the first
-// kernel that needs them.
+// Whether kernels of a level of bfloat16 may use its unit. Tile registers are asked for by the
+// first kernel that needs them.
 bool UsesUnit(CpuLevel level, CpuLevel machine, bool forced) {
   if (level != machine) return false;
   return level == CpuLevel::kV4Amx ? AllowsTiles() : forced || HasFastPairs();
