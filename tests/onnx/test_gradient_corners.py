@@ -173,3 +173,20 @@ def test_terms_are_evaluated_as_they_are_emitted(sample: Sample) -> None:
         np.testing.assert_allclose(
             whole.sum(ones, keepdims=True).reshape(shape), want, rtol=1e-6, atol=1e-12
         )
+
+
+@pytest.mark.parametrize("opset", [13, 16, 19, 22])
+def test_the_graph_keeps_its_operator_set(opset: int) -> None:
+    """And has operators of the standard only."""
+    text = f"""<ir_version: 9, opset_import: ["": {opset}]>
+    g (float[n, 4] x) => (float[n, 3] s) {{ h = MatMul (x, w) r = Relu (h) s = MatMul (r, v) }}"""
+    proto = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (4, 5)), ("v", (5, 3))):
+        numbers = rng.normal(size=shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(numbers, name))
+    loss = pitc.Loss("cross_entropy" if opset >= 16 else "mse", "s")  # which looks nothing up
+    for made in (pitc.gradient(proto, loss), pitc.train_step(proto, loss, clip=1.0)):
+        assert dict(made.opset_imports) == {"": opset}
+        assert {node.domain for node in made.graph.all_nodes()} == {""}
+        onnx.checker.check_model(ir.to_proto(made))

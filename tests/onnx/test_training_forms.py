@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 import pitc
 from models.graph import GraphBuilder
+from pitc.passes.analysis import analysis
 
 Arrays = dict[str, Any]
 W, F, H, D, V, L = 128, 256, 2, 64, 40, 5  # widths, heads and their size, words, labels
@@ -320,3 +321,18 @@ def test_weights_of_the_sizes_of_a_mask_are_whole(batch: int, shape: tuple[int, 
         want = np.asarray(session.run([name], feeds)[0])
         np.testing.assert_allclose(compiled.run(feeds)[name], want, atol=1e-6)
         assert name != "next.pos" or np.all(want != 0)
+
+
+def test_weights_that_are_trained_are_no_source_of_facts() -> None:
+    """A number of a weight may become 0; what prunes it is a mask that is an input."""
+    g = Net()
+    g.input("labels", np.int64, ("batch", "sequence"))
+    x = g.norm(g.words())
+    g.output(g.op("Identity", g.labelled(g.plus(x, g.ffn(x)))), "loss", np.float32, ())
+    made = pitc.gradient(g.model(), "loss")
+    weights = {v.name for v in made.graph.inputs} - {"ids", "mask", "labels"}
+    assert len(weights) > 5
+    graph = analysis(made, None).graph
+    regions = [r for v in graph.values.values() for r in (*v.dead, *(f.region for f in v.fills))]
+    sources = {s for r in regions for s in r.sources}
+    assert "labels" in sources and not sources & weights
