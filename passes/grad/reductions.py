@@ -20,6 +20,10 @@ from pitc.passes.rules.term import X
 def reduced(site: Site) -> dict[int, ir.Value]:
     """The gradient of operand 0."""
     site.only(0)
+    view = site.view
+    if view.graph[view.out()].expr is None and view.op == "ReduceSum" and view.attr("keepdims", 1):
+        # over dimensions that a run tells: they are 1 in the result
+        return {0: site.build.expand_like(site.g, site.x())}
     x, expr, build = site.x(), site.expr, site.build
     if expr.combine is Combine.MOVE:  # over no axes
         return move(site)

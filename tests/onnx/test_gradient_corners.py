@@ -190,3 +190,21 @@ def test_the_graph_keeps_its_operator_set(opset: int) -> None:
         assert dict(made.opset_imports) == {"": opset}
         assert {node.domain for node in made.graph.all_nodes()} == {""}
         onnx.checker.check_model(ir.to_proto(made))
+
+
+@pytest.mark.parametrize("extent", [1, 3])
+def test_second_gradients_of_extents_that_a_run_tells(extent: int) -> None:
+    """An operand of one row or of as many as the other one: its gradient is a sum, or is none."""
+    proto = model("s = Mul (x, w) y = Tanh (s)", "float[n, 3] x, float[k, m] w", "double")
+    made = ir.to_proto(pitc.gradient(proto, "loss", ["w"]))
+    made.graph.node.append(helper.make_node("ReduceSum", ["grad.w"], ["total"], keepdims=0))
+    made.graph.output.append(helper.make_tensor_value_info("total", onnx.TensorProto.DOUBLE, []))
+    second = ir.to_proto(pitc.gradient(made, "total", ["w"]))
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.normal(size=(4, 3)), "w": rng.normal(size=(1, extent))}
+    found = reference(second, feeds)[-1]
+    for k in range(extent):
+        step = np.zeros((1, extent))
+        step[0, k] = 1e-6
+        ends = [reference(made, feeds | {"w": feeds["w"] + s * step})[-1] for s in (1, -1)]
+        np.testing.assert_allclose(found[0, k], (ends[0] - ends[1]) / 2e-6, rtol=1e-5)
