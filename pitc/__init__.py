@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pitc.frontends.pretrained import from_pretrained
     from pitc.frontends.pytorch import from_torch
     from pitc.frontends.training_graph import torch_training_graph
+    from pitc.functions import grouped_matmul
     from pitc.ir.custom_ops import register_custom_ops
     from pitc.measure.benchmark import Benchmark, bench
     from pitc.trainer import Trainer
@@ -58,6 +59,7 @@ __all__ = [
     "get_ep_name",
     "get_library_path",
     "gradient",
+    "grouped_matmul",
     "load",
     "register",
     "register_custom_ops",
@@ -77,6 +79,7 @@ _ROOMS = {
     "from_pretrained": "pitc.frontends.pretrained",
     "from_torch": "pitc.frontends.pytorch",
     "gradient": "pitc.training",
+    "grouped_matmul": "pitc.functions",
     "register_custom_ops": "pitc.ir.custom_ops",
     "torch_training_graph": "pitc.frontends.training_graph",
     "train_step": "pitc.training",
