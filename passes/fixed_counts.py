@@ -52,8 +52,10 @@ def _fixed(graph: Graph) -> Iterator[tuple[ir.Node, int, ir.Node]]:
         if shape is None:
             continue
         axis = int(view.attr("axis", 0))
-        extent, parts = shape[axis], [graph[view.out(k)].shape for k in range(view.n_outputs)]
-        sizes = [None if part is None else part[axis].as_int() for part in parts]
+        parts = [graph[view.out(k)].shape or () for k in range(view.n_outputs)]
+        if any(axis not in range(-len(x), len(x)) for x in (shape, *parts)):
+            continue
+        extent, sizes = shape[axis], [part[axis].as_int() for part in parts]
         known = [size for size in sizes if size is not None]
         (symbol,) = extent.symbols() if len(extent.symbols()) == 1 else ("",)
         if symbol in lists and len(known) == len(sizes):

@@ -233,8 +233,8 @@ ATTENDS = {"experts-loop": 2, "mixtral": 2, "switch": 1}  # attention over live 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("file", EXPERTS, ids=name)
 def test_loops_over_experts(file: Path) -> None:
-    """An expert's rows are a list (NonZero) of live tokens: its products run as they are, and all
-    around them is packed. Mixtral's export has baked in which experts were hit, and Switch counts
+    """An expert's rows are a list (NonZero) of live tokens: its products run as they are (from four
+    experts on grouped), and all around them is packed. Mixtral's export has baked in which experts were hit, and Switch counts
     padded tokens for its capacity: keys and values of padding are dead all the same, where they are
     worth a gathered row, and so are pairs that the mask hides.
     """
@@ -242,6 +242,7 @@ def test_loops_over_experts(file: Path) -> None:
     attends = next(n for stem, n in ATTENDS.items() if file.stem.startswith(stem))
     made = {"attention": attends, "folded": attends, "packed": 2 * attends}
     made["packed"] += 9 * file.stem.startswith("experts-loop")
+    made["grouped"] = 2 * file.stem.startswith("switch-eager")
     assert contractions(lowered) - Counter(made) == Counter(ordinary=refusals(lowered).total())
     assert refusals(lowered).total() >= 6
     feeds, want = routed(file)

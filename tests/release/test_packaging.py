@@ -72,7 +72,8 @@ BELOW = {
         *("rules", "quirks", "control", "exprs", "expand", "widen", "fold", "rests"),
         "same_flags",
     ),
-    "live_scales": ("rules", "exprs", "masks", "padding", "normalise"),
+    "spread": (),
+    "live_scales": ("rules", "exprs", "masks", "padding", "normalise", "spread"),
     # gradients: a way of their own, before all others
     "grad": ("rules", "control", "exprs", "expand", "normalise"),
     # facts
@@ -84,6 +85,8 @@ BELOW = {
     "siblings": ("rules", "exprs", "expand", "analysis", "regions"),
     # lower
     "lower": ("rules", "quirks", "control", "exprs", "expand", "facts", "regions"),
+    "live_lists": ("rules", "facts", "regions", "lower", "spread"),  # and facts once more
+    "fixed_counts": ("rules",),
     # all of them
     "audit": ("rules", "control", "exprs", "facts", "regions"),
     "readers": (),
