@@ -2,7 +2,8 @@
 exactly, also where rows overwrite each other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ def test_experts_that_are_hit(options: dict[str, Any]) -> None:
     tables = [n.inputs[0].shape for n in made.model.graph if n.op_type == "Gather" and n.inputs[0]]
     assert max(len(s) for s in tables if s is not None) < 3
     (note,) = made.report.notes
+    assert "more nodes" not in note
     assert "takes exactly 8 of the places that 'nonzero_" in note and "batched_mm" in note
     session = ort.InferenceSession(proto.SerializeToString())
     with pytest.raises(Exception, match="exceeds the remaining size of the selected axis"):
@@ -68,13 +70,25 @@ class Chain:
         turned: Flags of a sibling are [tokens, choices].
         add: How rows come to their places.
         count: Of siblings.
+        tokens: How many there are; None: a size.
+        mirrored: The columns of rows are turned around.
     """
 
-    def __init__(self, turned: bool = False, add: str = "elements", count: int = LEAST_LISTS):
-        self.turned, self.add, self.count = turned, add, count
+    def __init__(
+        self,
+        turned: bool = False,
+        add: str = "elements",
+        count: int = LEAST_LISTS,
+        tokens: int | None = None,
+        mirrored: bool = False,
+    ) -> None:
+        self.turned, self.add, self.count, self.mirrored = turned, add, count, mirrored
+        self.made = list[str]()
+        self.end: Callable[[str], str] = lambda total: total
         self.g, self.rng = GraphBuilder("chain", opset=18), np.random.default_rng(0)
-        self.x = self.g.input("x", np.float32, ("t", D))
-        self.ids = self.g.input("ids", np.int64, ("t", CHOICES))
+        self.x = self.g.input("x", np.float32, (tokens or "t", D))
+        self.ids = self.g.input("ids", np.int64, (tokens or "t", CHOICES))
+        self.tokens = tokens or 0
         self.start = self.g.op("ConstantOfShape", self.g.op("Shape", self.x))
 
     def build(self) -> onnx.ModelProto:
@@ -86,11 +100,24 @@ class Chain:
             a, b = g.ops(2, "Split", places, g.ints(1, 1), axis=1)
             choice, token = (b, a) if self.turned else (a, b)
             rows = g.op("Gather", self.x, g.op("Squeeze", token, g.ints(1)), axis=0)
+            if self.mirrored:
+                ends = (g.ints(D - 1), g.ints(-D - 1), g.ints(1), g.ints(-1))
+                rows = g.op("Slice", rows, *ends)
             rows = g.op("MatMul", rows, g.weight(f"w{e}", self.rng.normal(size=(D, D)).astype("f")))
             rows = g.op("Mul", rows, g.op("Add", g.op("Cast", choice, to=1), g.const(1.0)))
             total = getattr(self, self.add)(total, token, rows)
+            self.made.append(total)
+        total = self.end(total)
         g.output(total, "y", np.float32, ("t", D))
         return g.model()
+
+    def constants(self, total: str, token: str, rows: str, number: float = 0.0) -> str:
+        g, index = self.g, self.g.op("Expand", token, self.g.op("Shape", rows))
+        zeros = g.weight(f"zeros{len(self.made)}", np.full((self.tokens, D), number, np.float32))
+        return g.op("Add", total, g.op("ScatterElements", zeros, index, rows, axis=0))
+
+    def numbers(self, total: str, token: str, rows: str) -> str:
+        return self.constants(total, token, rows, 0.5)
 
     def elements(self, total: str, token: str, rows: str, **options: Any) -> str:
         g = self.g
@@ -184,6 +211,40 @@ def test_rows_of_one_token_in_one_list(add: str, turned: bool) -> None:
     assert joined(Chain(turned, add).build()) == 1
 
 
+def test_columns_that_are_turned_around() -> None:
+    """They are no rows of the matrix as it is."""
+    assert joined(Chain(mirrored=True).build()) == 1
+
+
+@pytest.mark.parametrize(("add", "count"), [("constants", 1), ("numbers", 0)])
+def test_zeros_that_are_constants(add: str, count: int) -> None:
+    given = next(f for f in feeds() if len(f["x"]) == 9)
+    assert joined(Chain(add=add, tokens=9).build(), given) == count
+
+
+def test_a_sum_that_is_read_on_the_way() -> None:
+    """It stays; what is added behind it is joined if that is enough."""
+    for more in (0, 1):
+        chain = Chain(count=LEAST_LISTS + more)
+        chain.end = partial(lambda c, y: c.g.op("Mul", y, c.made[0]), chain)
+        assert joined(chain.build()) == more
+
+
+def test_a_size_that_is_asked_on_the_way() -> None:
+    """It is that of what rows are added to: no scatter is left for it."""
+    chain = Chain()
+    g = chain.g
+    chain.end = lambda y: g.op(
+        "Reshape", y, g.op("Shape", g.op("Slice", chain.made[1], g.ints(0), g.ints(99), g.ints(0)))
+    )
+    proto = chain.build()
+    assert joined(proto) == 1
+    model = ir.from_proto(proto)
+    normalise(model)
+    join_sums(model)
+    assert "ScatterElements" not in {n.op_type for n in model.graph}
+
+
 def test_what_rows_are_added_to_may_be_minus_zero() -> None:
     """Rows of no token are 0 behind an addition of zeros."""
     chain = Chain()
@@ -222,6 +283,19 @@ def test_different_ways_stay() -> None:
     chain.mixed = lambda *given: getattr(chain, next(ways))(*given)  # type: ignore[attr-defined]
     chain.add = "mixed"
     assert joined(chain.build()) == 0
+
+
+def test_a_note_counts_the_nodes() -> None:
+    g = GraphBuilder("parts", opset=18)
+    x = g.input("x", np.float32, ("t", "n"))
+    places = g.op("Transpose", g.op("NonZero", x), perm=[1, 0])
+    g.ops(2, "Split", places, g.ints(1, 1), axis=1)  # of a known size
+    a, b = g.ops(2, "Split", places, g.ints(2, 3), axis=0)
+    (c,) = g.ops(1, "Split", g.op("NonZero", x), g.ints(5), axis=-1)
+    for name, value in (("a", a), ("b", b), ("c", c)):
+        g.output(value, name, np.int64, (f"{name}0", f"{name}1"))
+    (note,) = lower(g.model()).report.notes
+    assert "takes exactly 5 of the places that 'nonzero_" in note and "and 1 more nodes do" in note
 
 
 @pytest.mark.parametrize("form", ["loop", "index_add"])

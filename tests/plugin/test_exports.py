@@ -234,9 +234,9 @@ ATTENDS = {"experts-loop": 2, "mixtral": 2, "switch": 1}  # attention over live 
 @pytest.mark.parametrize("file", EXPERTS, ids=name)
 def test_loops_over_experts(file: Path) -> None:
     """An expert's rows are a list (NonZero) of live tokens: its products run as they are (from four
-    experts on grouped), and all around them is packed. Mixtral's export has baked in which experts were hit, and Switch counts
-    padded tokens for its capacity: keys and values of padding are dead all the same, where they are
-    worth a gathered row, and so are pairs that the mask hides.
+    experts on grouped), and all around them is packed. Mixtral's export has baked in which experts
+    were hit, and Switch counts padded tokens for its capacity: keys and values of padding are dead
+    all the same, where they are worth a gathered row, and so are pairs that the mask hides.
     """
     lowered = lowered_export(file, "attention_mask")
     attends = next(n for stem, n in ATTENDS.items() if file.stem.startswith(stem))
