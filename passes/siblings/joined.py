@@ -227,8 +227,8 @@ class Joiner:
         return self.body.unsqueeze(self._listed(found, *numbers), 1)
 
     def _rows_looked_up(self, values: Values) -> Joined | None:
-        """Rows of one matrix at the places in lists, through moves in front and behind; None where
-        the values are none.
+        """Rows of one matrix, which siblings share, at the places in lists, through moves in front
+        and behind; None where the values are none.
         """
         found = [None if v is None else rows_looked_up(self.graph, v) for v in values]
         if found[0] is None or None in found:
@@ -236,6 +236,8 @@ class Joiner:
         if len({(x.table, x.place.number) for x in found if x is not None}) != 1:
             return None
         table, place = found[0].table, found[0].place
+        if table in (self.varying or ()):
+            return None
         rows = self._listed([x.place for x in found if x is not None], place.number)
         return Joined(self.body.op("Gather", table, rows, axis=0), Lead.ROWS, 2)
 

@@ -414,7 +414,13 @@ def of_tokens(*counts: int) -> Iterator[Feeds]:
         yield {"x": x, "which": which, "trips": np.array(TRIPS)}
 
 
-@pytest.mark.parametrize("body", [ADDED, LISTED])
+OF_TRIPS = LISTED.replace("Gather (x, l)", "Gather (xi, l)").replace(
+    "m = Equal", "f = Cast <to = 1> (i) xi = Mul (x, f) m = Equal"
+)
+"""Rows of a matrix that each trip has another one of."""
+
+
+@pytest.mark.parametrize("body", [ADDED, LISTED, OF_TRIPS])
 def test_trips_of_a_loop_run_grouped(body: str) -> None:
     made = lower_and_compare(trips(body), of_tokens(0, 1, 7, 60))
     ops = [p["op"] for p in plans(made)]
