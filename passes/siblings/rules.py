@@ -105,7 +105,8 @@ def look_up(j: Joiner, node: ir.Node, operands: Sequence[Joined], lead: Lead) ->
         (made,) = j.make(node, [data.value, places.value], axis=axis)
         rest = [d for d in range(data.rank + places.rank) if d != axis]
         if not axis:
-            j.looks_up(made, data.value, places.value) if not places.rank else None
+            if not places.rank:
+                j.looks_up(made, data.value, places.value)
             return [made]
         return [j.body.transpose(made, [axis, *rest])]
     raise NoRule("a look-up in values that differ")
