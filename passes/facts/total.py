@@ -7,11 +7,12 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import Array, Graph, NodeView
+from pitc.ir.index import Poly, nonneg
 from pitc.ir.nodes import input_names, output_names
 from pitc.ir.region import EVERYWHERE, Region, position, truth
 from pitc.passes.facts.signs import Known
 from pitc.passes.rules.assumes import SUMS, Assumes
-from pitc.passes.rules.record import always, operator_of
+from pitc.passes.rules.record import PackRule, always, operator_of
 
 
 def is_total(
@@ -44,6 +45,7 @@ def may_fail(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
     indexes, or finds a text that is no number.
 
     Gather(table[256], places): a 256 in a row that nobody reads stops it
+    Gather(table[256], the best places of rows of 256): whatever the rows hold, these are inside
 
     Args:
         graph: The derived graph.
@@ -54,8 +56,39 @@ def may_fail(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
         return True
     if Assumes.INSIDE not in (operator_of(node).assumes or ()):
         return False
-    types = _types(graph, node, set(changed).intersection(_places(graph, node)))
-    return any(t is None or t.kind != "f" for t in types)
+    asked = set(changed).intersection(_places(graph, node))
+    asked -= {name for name in asked if _is_inside(graph, node, name)}
+    return any(t is None or t.kind != "f" for t in _types(graph, node, asked))
+
+
+def _is_inside(graph: Graph, node: ir.Node, name: str) -> bool:
+    """True for indices that number the places of a dimension no longer than what they index, or are
+    0, whatever they are computed of.
+    """
+    view = NodeView(graph, node)
+    expr, shape, extent = graph[view.out()].expr, graph[view.name(0)].shape, _places_of(graph, name)
+    alone = [i for i in range(view.n_inputs) if view.has(i) and view.name(i) == name] == [1]
+    if expr is None or shape is None or extent is None or not alone:
+        return False
+    dims = list[int]()
+    if expr.combine is Combine.MOVE:
+        dims = [d for r in expr.reads if r.operand == 0 for d, p in enumerate(r.index) if p is None]
+    elif expr.combine is Combine.SCATTER and len(expr.reduced) == 1:  # an index per element
+        dims = list(expr.ordered)
+    return len(dims) == 1 and nonneg(shape[dims[0]] - extent)
+
+
+def _places_of(graph: Graph, name: str, steps: int = 8) -> Poly | None:
+    """The extent of the dimension whose places a value numbers; None where it may hold others."""
+    node, expr = graph[name].producer, graph[name].expr
+    if node is None or expr is None or not steps:
+        return None
+    if operator_of(node).packs is PackRule.BEST_PLACES and name == output_names(node)[-1]:
+        return expr.reduced[0] if len(expr.reduced) == 1 else None
+    same = graph[name].dtype == graph[NodeView(graph, node).name(0)].dtype
+    if expr.combine is not Combine.MOVE or {r.operand for r in expr.reads} != {0} or not same:
+        return None
+    return _places_of(graph, NodeView(graph, node).name(0), steps - 1)
 
 
 def _places(graph: Graph, node: ir.Node) -> set[str]:

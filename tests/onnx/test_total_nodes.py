@@ -54,6 +54,22 @@ NODES = {  # the last node: (operands that change, total, may fail)
         ("x places", True, True),
     ],
     "c = other.Op (x) y = Gather (x, c)": [("c", True, True), ("x", True, False)],
+    # places of the best ones are inside, whatever they are the best of
+    "v, i = TopK <axis = 1> (x, last) y = Gather <axis = 1> (z, i)": [("i", True, False)],
+    "v, i = TopK <axis = 1> (x, last) y = GatherElements <axis = 1> (z, i)": [
+        *[("i", True, False), ("z i", True, False)],
+    ],
+    "v, i = TopK <axis = 1> (x, last) y = ScatterElements <axis = 1> (z, i, v)": [
+        *[("i", True, False), ("i v", True, False)],
+    ],
+    "i = ArgMax <axis = 1> (x) a = Transpose (i) y = Gather <axis = 1> (z, a)": [
+        ("a", True, False),
+    ],
+    "i = ArgMax <axis = 1> (x) y = Gather <axis = 0> (z, i)": [("i", True, True)],
+    "i = ArgMax <axis = 1> (x) a = Add (i, i) y = Gather <axis = 1> (z, a)": [("a", True, True)],
+    "i = ArgMax <axis = 1> (x) y = Gather <axis = 1> (i, i)": [("i", True, True)],
+    "v, i = TopK <axis = 1> (places, last) y = Gather <axis = 1> (z, v)": [("v", True, True)],
+    "i = ArgMax <axis = 1> (x) y = GatherND <batch_dims = 1> (z, i)": [("i", True, False)],
     "y = Add (places, places)": [("places", True, False)],
 }
 CASES = [(body, *case) for body, cases in NODES.items() for case in cases]

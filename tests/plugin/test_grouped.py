@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, numpy_helper
 
 import pitc
 from models.experts import FORMS, ExpertsConfig, experts, reference
+from models.mixtral import MixtralConfig, mixtral
 from pitc.codegen.build.cache import kernel_cache
 from pitc.codegen.build.library import build_kernels
 from pitc.host.machine import unit
@@ -34,7 +36,6 @@ from tests.runtime_support import (
     use_built_provider,
 )
 
-pytest.importorskip("onnxruntime")
 pytest.importorskip("tvm")
 provider = pytest.fixture(scope="module", autouse=True)(use_built_provider)
 
@@ -156,6 +157,23 @@ def test_layers_of_experts(form: str) -> None:
 
 
 VARIANTS = ("dense", "row", "tile8", "block16", "block64")
+
+
+@pytest.mark.parametrize("form", ["looked_up", "all_experts", "loop", "index_add"])
+def test_experts_of_all_layers_run_grouped(form: str) -> None:
+    """What one layer leaves out reaches the router of the next one, as zeros."""
+    sizes = ExpertsConfig(form, experts=8, hidden=128, ffn=256, top=2, gated=True)
+    config = MixtralConfig(sizes, layers=2, heads=4, vocab=50)
+    proto = mixtral(config, np.random.default_rng(0))
+    compiled = pitc.compile(proto, padding="attention_mask", suggest=False)
+    assert [r.lowering for r in compiled.report.nodes].count("grouped") == 2 * config.layers
+    source, rng = ort.InferenceSession(proto.SerializeToString()), np.random.default_rng(1)
+    for b, s, share in ((3, 17, 0.4), (1, 1, 1.0), (2, 9, 0.0)):
+        mask = rng.random((b, s)) < share
+        feeds = {"input_ids": rng.integers(0, 50, (b, s)), "attention_mask": mask.astype(np.int64)}
+        want = np.asarray(source.run(None, feeds)[0])
+        got = compiled.run(feeds)["last_hidden_state"]
+        np.testing.assert_allclose(got[mask], want[mask], rtol=0, atol=1e-4)
 
 
 def sparse_experts(precision: str = "float32") -> pitc.CompiledModel:
