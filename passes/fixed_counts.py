@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph, NodeView
-from pitc.ir.index import ONE
+from pitc.ir.index import Poly
 from pitc.ir.nodes import node_name
 from pitc.passes.rules.record import operator_of
 
@@ -40,12 +40,13 @@ def count_notes(graph: Graph) -> list[str]:
 
 
 def _fixed(graph: Graph) -> Iterator[tuple[ir.Node, int, ir.Node]]:
-    lists = dict[str, ir.Node]()
+    lists = dict[Poly, ir.Node]()  # by how many places each has
     for node in graph.nodes:
         view = NodeView(graph, node)
         if operator_of(node).live_places:
-            places = graph[view.out()].shape or (ONE, ONE)
-            lists |= dict.fromkeys(places[1].symbols(), node)
+            places = graph[view.out()].shape
+            if places is not None and places[1].as_int() is None:
+                lists[places[1]] = node
         if node.op_identifier() != ("", "Split", ""):
             continue
         shape = graph[view.name(0)].shape
@@ -55,8 +56,7 @@ def _fixed(graph: Graph) -> Iterator[tuple[ir.Node, int, ir.Node]]:
         parts = [graph[view.out(k)].shape or () for k in range(view.n_outputs)]
         if any(axis not in range(-len(x), len(x)) for x in (shape, *parts)):
             continue
-        extent, sizes = shape[axis], [part[axis].as_int() for part in parts]
+        sizes = [part[axis].as_int() for part in parts]
         known = [size for size in sizes if size is not None]
-        (symbol,) = extent.symbols() if len(extent.symbols()) == 1 else ("",)
-        if symbol in lists and len(known) == len(sizes):
-            yield node, sum(known), lists[symbol]
+        if shape[axis] in lists and len(known) == len(sizes):
+            yield node, sum(known), lists[shape[axis]]

@@ -16,6 +16,7 @@ from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import Coords
 from pitc.ir.nodes import node_name
 from pitc.ir.region import Region, covers
+from pitc.ir.unused import remove_unused
 from pitc.passes.facts.idle_rows import idle_by_lists
 from pitc.passes.facts.total import reader_upset_by_zeros
 from pitc.passes.lower.builder import Builder
@@ -39,7 +40,7 @@ def keep_live_places(model: ir.Model, graph: Graph) -> int:
     Returns:
         How many lists there were: facts of the graph are then those of another one.
     """
-    found, changed = list[tuple[ir.Node, Domain, Coords]](), 0
+    found, changed, used = list[tuple[ir.Node, Domain, Coords]](), 0, 0
     for node in graph.nodes:
         view = NodeView(graph, node)
         if node.graph is not model.graph or not operator_of(node).live_places:
@@ -47,15 +48,18 @@ def keep_live_places(model: ir.Model, graph: Graph) -> int:
         for where in _regions(view) if view.out() in graph.lists.sinks else ():
             known = domain_of(where)
             bits = _bits(view)
-            if where.via & (changed | bits) or known is None or not can_compute(graph, known[0]):
+            if where.via & (changed | bits) or used & bits:
+                continue
+            if known is None or not can_compute(graph, known[0]):
                 continue
             if not known[0].rarely_dead and not _is_upset(view):
                 found.append((node, *known))
-                changed |= bits
+                changed, used = changed | bits, used | where.via
                 break
     build = Builder(graph, PREFIX) if found else None
     count = sum(_leave_out(build, graph, *each) for each in found) if build is not None else 0
-    if count:
+    if found:
+        remove_unused(model)  # what was made for a list that stays
         model.graph.sort()
     return count
 

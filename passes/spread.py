@@ -1,6 +1,5 @@
 """Flags of tokens, shaped to broadcast to a value that has the tokens in its dimensions."""
 
-import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.build import NodeBuilder
@@ -29,16 +28,15 @@ def spread(
     wide = [d for d, e in enumerate(extents) if e != ONE]
     if len(wide) != len(coords):
         return None
-    flat = build.constant(np.asarray([-1]))
     if all(c.stride == ONE and c.extent == shape[c.dim] for c in coords):
         if len(wide) < len(extents):  # a mask of one row is one of its tokens
             if len(wide) != 1:
                 return None
-            flags = build.op("Reshape", [flags, flat])
+            flags = build.op("Reshape", [flags, build.ints(-1)])
         flags = build.transpose(flags, sorted(range(len(dims)), key=dims.__getitem__))
         kept = sorted(dims)
     elif len(coords) == len(extents) == 2 and dims[0] == dims[1] and _joined(shape, coords):
-        flags, kept = build.op("Reshape", [flags, flat]), dims[:1]
+        flags, kept = build.op("Reshape", [flags, build.ints(-1)]), dims[:1]
     else:
         return None
     return build.unsqueeze(flags, *(d for d in range(len(shape)) if d not in kept))

@@ -4,7 +4,6 @@ loss(x; w)  ->  loss, grad.w        w becomes an input, with its numbers as the 
 """
 
 import fnmatch
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ import onnx_ir as ir
 from pitc.errors import ModelError, UsageError
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE
-from pitc.ir.metadata import GRADIENTS, outputs_of_weights
+from pitc.ir.metadata import note_gradients, outputs_of_weights
 from pitc.ir.nodes import OVERRIDABLE_SINCE, captures, input_names, output_names
 from pitc.ir.unused import remove_unused
 from pitc.passes.grad.backward import PREFIX, Backward
@@ -110,11 +109,9 @@ def _keep(model: ir.Model, names: Sequence[str]) -> None:
 def _check_loss(graph: Graph, loss: str) -> None:
     if not differentiable(graph, loss):
         raise UsageError(f"the loss '{loss}' is of type {graph[loss].dtype}, no float")
-    shape, declared = graph[loss].shape, value_of(graph.model, loss).shape
-    if shape is None and declared is not None and all(n == 1 for n in declared):
-        return  # no rule tells it, and the model does
+    shape, why = graph[loss].shape, graph[loss].unruled
     if shape is None or any(e != ONE for e in shape):
-        found = "unknown" if shape is None else f"[{', '.join(map(str, shape))}]"
+        found = f"unknown ({why})" if shape is None else f"[{', '.join(map(str, shape))}]"
         raise UsageError(
             f"the loss '{loss}' is not one number: its shape is {found}",
             hint="add a reduction to the model, or pass a pitc.Loss",
@@ -186,6 +183,5 @@ def _set_outputs(
     model.graph.outputs.extend(outputs)
     remove_unused(model)
     noted = outputs_of_weights(model.metadata_props) | {of[name] for name in of if name in weights}
-    here = [x.name for x in model.graph.outputs if x.name in noted]
-    model.metadata_props[GRADIENTS] = json.dumps(here)
+    note_gradients(model, noted)
     return Gradients(kept[0], of)

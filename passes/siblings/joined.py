@@ -243,7 +243,7 @@ class Joiner:
 
     def _listed(self, found: Sequence[Coordinate | None], number: int) -> ir.Value:
         """A coordinate of the places in all lists."""
-        given = self.join(tuple(x.list.inputs[0] for x in found if x is not None))
+        given = self.join(tuple(x.nonzero.inputs[0] for x in found if x is not None))
         if given.lead is not Lead.EACH:
             raise NoRule("lists of places that are the same, or of places in lists")
         if self._list is None:

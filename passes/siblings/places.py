@@ -20,12 +20,12 @@ class Coordinate:
     """Numbers that are a coordinate of the places in a list, `[n]` or `[n, columns]`.
 
     Args:
-        list: The NonZero that makes it.
+        nonzero: What makes the list.
         number: Which coordinate.
         columns: How often each stands side by side; None for `[n]`.
     """
 
-    list: ir.Node
+    nonzero: ir.Node
     number: int
     columns: Poly | None
 

@@ -1,6 +1,5 @@
 """The graph of a torch module's loss and gradients, as torch itself differentiates it."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -9,7 +8,7 @@ from pitc.artifact.onnx_file import check_onnx_file, write_onnx_file
 from pitc.errors import ModelError, UsageError, origin_of
 from pitc.frontends.pytorch import installed
 from pitc.frontends.quiet import quiet
-from pitc.ir.metadata import GRADIENTS
+from pitc.ir.metadata import note_gradients
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -208,6 +207,4 @@ def _give_defaults(model: "ir.Model", parameters: Mapping[str, Any]) -> None:
             numbers = TorchTensor(parameter.detach().cpu().clone()).numpy()
             value.const_value = ir.tensor(numbers, name=value.name)
             model.graph.register_initializer(value)
-    found = {f"{PREFIX}{name}" for name in parameters}
-    here = [value.name for value in model.graph.outputs if value.name in found]
-    model.metadata_props[GRADIENTS] = json.dumps(here)
+    note_gradients(model, [f"{PREFIX}{name}" for name in parameters])

@@ -15,6 +15,7 @@ from pitc.host.cuda import cuda_driver, has_nvidia_gpu
 from pitc.host.machine import (
     LEVEL_NAMES,
     LEVEL_VARIABLE,
+    bfloat16_unit,
     cpu_level,
     cpu_name,
     installed,
@@ -22,7 +23,6 @@ from pitc.host.machine import (
     lacking,
     machine_level,
     python_version,
-    unit,
 )
 from pitc.options import TABLE_LEVELS
 from pitc.version import __version__
@@ -80,7 +80,7 @@ def _cpu() -> Iterator[Finding]:
         yield Finding("cpu", "fail", f"{cpu_name()}: {error.message}", error.hint or "")
         return
     if level:
-        units = f", {unit()} for --precision bf16" if unit() else ""
+        units = f", {bfloat16_unit()} for --precision bf16" if bfloat16_unit() else ""
         yield Finding("cpu", "ok", f"{cpu_name()}: level {level} ({LEVEL_NAMES[level]}{units})")
         if kernels in ("v4_bf16", "v4_amx") and (why := lacking()):
             yield Finding("bfloat16", "ok", why)

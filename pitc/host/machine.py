@@ -67,7 +67,7 @@ def cpu_level() -> str | None:
     return level and level.partition("_")[0]
 
 
-def unit() -> str | None:
+def bfloat16_unit() -> str | None:
     """The unit for products of bfloat16 that this process uses: `AMX`, `AVX512-BF16` or None.
 
     AVX512-BF16 of Intel's CPUs is slower than float32: it is used where `PITC_CPU` asks for it.
@@ -83,7 +83,7 @@ def lacking() -> str | None:
     """Why products of bfloat16 run in slower kernels than there are, in the plug-in's words; None
     where they do not, or `PITC_CPU` is set.
     """
-    if os.environ.get(LEVEL_VARIABLE) or unit():
+    if os.environ.get(LEVEL_VARIABLE) or bfloat16_unit():
         return None
     why = {
         "v4_amx": "has AMX, but the operating system gives no tile registers to this process",

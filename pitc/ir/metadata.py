@@ -7,7 +7,11 @@ optimizer keeps, and gradients of weights: with fixed sizes they may look like t
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 SOURCE = "pitc.node"  # the node of the source graph that it computes
 VALUE = "pitc.value"  # the value that it moves, or looks at
@@ -20,6 +24,17 @@ KEYS = (SOURCE, VALUE, RULE, AXES, FACTS, REFUSAL)
 ONCE = "pitc.once"  # of a node of a gradient: why it has no right derivative
 STATE = "pitc.state"  # of a model: outputs, and the inputs that they are in the next step
 GRADIENTS = "pitc.gradients"  # of a model: outputs that are gradients of weights
+
+
+def note_gradients(model: "ir.Model", names: Collection[str]) -> None:
+    """Let a model tell which of its outputs are gradients of weights.
+
+    Args:
+        model: The model; it is changed in place.
+        names: Their names; those of other values say nothing.
+    """
+    here = [x.name for x in model.graph.outputs if x.name in names]
+    model.metadata_props[GRADIENTS] = json.dumps(here)
 
 
 def outputs_of_weights(properties: Mapping[str, str]) -> frozenset[str]:

@@ -1,9 +1,11 @@
 """Mixtures of experts of transformers 5 as they come, against torch itself."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 import torch
 import transformers as hf
@@ -96,6 +98,45 @@ def test_default_models_run_grouped(name: str) -> None:
         got = next(iter(model.run(given).values()))
         live = given["attention_mask"].numpy() != 0
         np.testing.assert_allclose(got[live], want[live], rtol=0, atol=2e-5)
+
+
+class Traced(torch.nn.Module):
+    """A model as the tracer takes it: tensors in, one out."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        found = self.model(input_ids=ids, attention_mask=mask, use_cache=False)
+        return found.last_hidden_state
+
+
+@pytest.mark.filterwarnings("ignore")  # of the tracer
+@pytest.mark.parametrize("name", MODELS)
+def test_traced_eager_models_run_grouped(name: str, tmp_path: Path) -> None:
+    """As the file says, and with its limit: as many experts hit as in the example."""
+    module = module_of(name, attn_implementation="eager", use_cache=False)
+    module.config._experts_implementation = "eager"
+    given, path = feeds(16, 9, 16, 5), tmp_path / "eager.onnx"
+    torch.onnx.export(
+        Traced(module),
+        tuple(given.values()),
+        path,
+        dynamo=False,
+        input_names=list(given),
+        output_names=["y"],
+        dynamic_axes={key: {0: "batch", 1: "sequence"} for key in given},
+        opset_version=18,
+    )
+    compiled = pitc.compile(path, padding="attention_mask", suggest=False)
+    lowerings = [r.lowering for r in compiled.report.nodes]
+    assert lowerings.count("grouped") == MODELS[name][2]
+    assert any("'batched_mm'" in note for note in compiled.report.notes)
+    arrays = {key: value.numpy() for key, value in given.items()}
+    live = arrays["attention_mask"] != 0
+    want = ort.InferenceSession(path).run(None, arrays)[0]
+    np.testing.assert_allclose(compiled.run(arrays)["y"][live], want[live], rtol=0, atol=2e-5)
 
 
 class Baked(torch.nn.Module):

@@ -14,7 +14,7 @@ from pitc.codegen import reference
 from pitc.codegen.build.library import levels_of, object_code
 from pitc.codegen.build.link import Part, link_library
 from pitc.codegen.call import KernelLibrary
-from pitc.host.machine import unit
+from pitc.host.machine import bfloat16_unit
 from pitc.ir.kernel import LONGEST_ROUNDED, KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, pair_panels, panel_count
 from pitc.ir.target import V4_AMX, V4_BF16, CpuLevel, cpu_level_of
@@ -58,7 +58,7 @@ def levels() -> list[CpuLevel]:
     machine = Path("/proc/cpuinfo").read_text()
     here = [cpu_level_of(name) for name in LEVELS]
     native = [V4_BF16] if "avx512_bf16" in machine else []
-    native += [V4_AMX] if unit() == "AMX" else []
+    native += [V4_AMX] if bfloat16_unit() == "AMX" else []
     return [*native, *here, MODEL, MODEL_OF_TILES]
 
 

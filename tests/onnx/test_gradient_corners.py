@@ -127,8 +127,8 @@ def test_dropout_drops_the_same_backwards(opset: int, trains: bool) -> None:
 
 
 def test_a_loss_of_which_the_rank_is_unknown_on_the_way() -> None:
-    """The refusal names the node, not the loss that the model declares a number."""
-    with pytest.raises(PitcError, match=r"node 'loss': .* the shape of input 0 \(y\) is unknown"):
+    """The refusal says of what it follows; that the model declares a number is no proof."""
+    with pytest.raises(PitcError, match=r"its shape is unknown .*the shape of input 0 \(y\) is"):
         pitc.gradient(model("y = Reshape (x, s)", "float[n] x, int64[k] s"), "loss", ["x"])
 
 
@@ -166,13 +166,14 @@ def test_terms_are_evaluated_as_they_are_emitted(sample: Sample) -> None:
         lead = tuple(range(whole.ndim - len(shape)))
         whole = whole.sum(lead)
         ones = tuple(d for d, n in enumerate(shape) if n == 1)
+        got = whole.sum(ones, keepdims=True).reshape(shape)
         try:
             want = found.gradient(place)
-        except PitcError:
+        except PitcError as error:  # a step, or what changes a node otherwise than its elements do
+            refused = any(text in str(error) for text in ("no gradient of", "is too old"))
+            assert refused or not got.any()
             continue
-        np.testing.assert_allclose(
-            whole.sum(ones, keepdims=True).reshape(shape), want, rtol=1e-6, atol=1e-12
-        )
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-12)
 
 
 @pytest.mark.parametrize("opset", [13, 16, 19, 22])

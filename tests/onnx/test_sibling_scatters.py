@@ -14,6 +14,9 @@ import pytest
 
 from models.experts import ExpertsConfig, experts, reference
 from models.graph import GraphBuilder
+from pitc.ir.region import Region
+from pitc.passes import live_lists
+from pitc.passes.analysis import analysis
 from pitc.passes.normalise import normalise
 from pitc.passes.siblings.sums import LEAST_LISTS, join_sums
 from tests.lower_support import lower, lower_and_compare, plans
@@ -298,28 +301,26 @@ def test_a_note_counts_the_nodes() -> None:
     assert "takes exactly 5 of the places that 'nonzero_" in note and "and 1 more nodes do" in note
 
 
+def padded(made: onnx.ModelProto) -> onnx.ModelProto:
+    """The layer with a mask of its tokens, whose result is 0 where it is."""
+    g, node = made.graph, onnx.helper.make_node
+    g.input.append(onnx.helper.make_tensor_value_info("mask", onnx.TensorProto.INT64, ["tokens"]))
+    g.output[0].name = "kept"
+    for each in g.node:
+        each.output[:] = ["made" if n == "y" else n for n in each.output]
+    for name, array in (("zero", np.zeros(()).astype("f")), ("column", np.array([-1, 1]))):
+        g.initializer.append(onnx.numpy_helper.from_array(array, name))
+    g.node.append(node("Cast", ["mask"], ["live"], to=onnx.TensorProto.BOOL))
+    g.node.append(node("Reshape", ["live", "column"], ["lives"]))
+    g.node.append(node("Where", ["lives", "made", "zero"], ["kept"]))
+    return made
+
+
 @pytest.mark.parametrize("form", ["loop", "index_add"])
 def test_padded_tokens_are_on_no_list(form: str) -> None:
     """A router of rows that are left out chooses the first experts for them."""
     config = ExpertsConfig(form, **WIDE)
-    made = experts(config, np.random.default_rng(0))
-    g = made.graph
-    mask = onnx.helper.make_tensor_value_info("mask", onnx.TensorProto.INT64, ["tokens"])
-    g.input.append(mask)
-    g.output[0].name = "kept"
-    for node in g.node:
-        node.output[:] = ["made" if n == "y" else n for n in node.output]
-    zero = onnx.numpy_helper.from_array(np.zeros(()).astype("f"), "zero")
-    g.initializer.append(zero)
-    add = onnx.helper.make_node
-    g.node.extend(
-        [
-            add("Cast", ["mask"], ["live"], to=onnx.TensorProto.BOOL),
-            add("Reshape", ["live", "column"], ["lives"]),
-            add("Where", ["lives", "made", "zero"], ["kept"]),
-        ]
-    )
-    g.initializer.append(onnx.numpy_helper.from_array(np.array([-1, 1]), "column"))
+    made = padded(experts(config, np.random.default_rng(0)))
     lowered = lower(made, sparse=False)
     model = ir.to_proto(lowered.model)
     (places,) = [n.output[0] for n in model.graph.node if n.op_type == "NonZero"]
@@ -333,3 +334,20 @@ def test_padded_tokens_are_on_no_list(form: str) -> None:
         got, found = run_lowered(model, given)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
         assert found.shape[1] == config.top * live.sum()
+
+
+@pytest.mark.parametrize(
+    ("rests", "count"), [((0, 0), 2), ((0, 1), 1), ((2, 0), 1), ((1, 0), 1), ((0, 4), 2)]
+)
+def test_lists_whose_facts_rest_on_each_other(
+    monkeypatch: pytest.MonkeyPatch, rests: tuple[int, int], count: int
+) -> None:
+    """Of two lists, of which the first one changes bit 0 and the second one bit 1, one stays."""
+    config = ExpertsConfig("loop", experts=2, hidden=96, ffn=192)
+    model = ir.from_proto(padded(experts(config, np.random.default_rng(0))))
+    normalise(model)
+    graph = analysis(model, None).graph
+    bits, vias, regions = iter((1, 2)), iter(rests), live_lists._regions
+    monkeypatch.setattr(live_lists, "_bits", lambda view: next(bits))
+    monkeypatch.setattr(live_lists, "_regions", lambda v: [Region(regions(v)[0], next(vias))])
+    assert live_lists.keep_live_places(model, graph) == count

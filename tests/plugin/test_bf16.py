@@ -15,7 +15,7 @@ from models.bert import BertConfig, bert
 from models.routed import RoutedConfig, routed
 from pitc.check.tolerance import ROUNDED
 from pitc.errors import UsageError
-from pitc.host.machine import cpu_level, lacking, runs_level, unit
+from pitc.host.machine import bfloat16_unit, cpu_level, lacking, runs_level
 from tests.plan_reference import parse
 from tests.runtime_support import ROOT, Array, quiet_options, use_built_provider
 
@@ -301,7 +301,7 @@ def test_what_a_machine_lacks(
     for name in ("_has_tiles", "_has_fast_pairs"):
         monkeypatch.setattr(f"pitc.host.machine.{name}", lambda: good)
     monkeypatch.setenv("PITC_CPU", forced)
-    assert unit() == used
+    assert bfloat16_unit() == used
     text = lacking()
     assert (text is None) == (part is None)
     if text is not None and part is not None:

@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 import pitc
-from pitc.host.machine import unit
+from pitc.host.machine import bfloat16_unit
 from pitc.passes.lower import steps
 from tests.plan_reference import parse
 from tests.runtime_support import Array, quiet_options, use_built_provider
@@ -135,7 +135,7 @@ def test_what_is_stored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             found, others = answers(made, x), answers(plain, x)
             for y, other, wanted in zip(found, others, source.run(None, {"x": x}), strict=True):
                 wanted = np.asarray(wanted)
-                if unit():
+                if bfloat16_unit():
                     np.testing.assert_array_equal(y, other)
                 assert y.shape == wanted.shape and y.dtype == wanted.dtype
                 assert not y.size or np.linalg.norm(y - wanted) <= 9e-3 * np.linalg.norm(wanted)

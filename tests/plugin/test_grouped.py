@@ -16,7 +16,7 @@ from models.experts import FORMS, ExpertsConfig, experts, reference
 from models.mixtral import MixtralConfig, mixtral
 from pitc.codegen.build.cache import kernel_cache
 from pitc.codegen.build.library import build_kernels
-from pitc.host.machine import unit
+from pitc.host.machine import bfloat16_unit
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import pack_panels
 from pitc.measure.trace import traced_session
@@ -193,7 +193,7 @@ def sparse_experts(precision: str = "float32") -> pitc.CompiledModel:
 def at_variant(compiled: pitc.CompiledModel, variant: str, threads: int = 1) -> Any:
     options = quiet_options()
     options.intra_op_num_threads = threads
-    if unit() == "AMX":  # a matrix unit, which has no lists, sums otherwise
+    if bfloat16_unit() == "AMX":  # a matrix unit, which has no lists, sums otherwise
         options.add_session_config_entry("ep.pitexecutionprovider.cpu_level", "v4_bf16")
     if variant:
         options.add_session_config_entry("ep.pitexecutionprovider.variant", variant)
