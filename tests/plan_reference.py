@@ -484,9 +484,8 @@ def attention_grad(fields: dict[str, str], *inputs: Array) -> tuple[Array, ...]:
     return tuple(found)
 
 
-def add_rows(
-    fields: dict[str, str], places: Array, rows: Array, given: Array | None = None
-) -> tuple[Array]:
+def add_rows(fields: dict[str, str], places: Array, rows: Array, *others: Array) -> tuple[Array]:
+    given = others[0] if len(others) > (fields["scaled"] == "1") else None
     kinds = ("n" in fields) + (fields["sized"] == "1") + (fields["started"] == "1")
     assert kinds == 1 and (given is None) == ("n" in fields)
     if fields["started"] == "1":
@@ -495,7 +494,9 @@ def add_rows(
     else:
         count = int(fields["n"] if given is None else given[0])
         out = np.zeros((count, rows.shape[1]), np.float32)
-    np.add.at(out, places.reshape(-1), rows)
+    factors = others[-1].reshape(-1, 1) if fields["scaled"] == "1" else np.float32(1)
+    assert np.size(factors) in (1, len(rows))
+    np.add.at(out, places.reshape(-1), rows * factors)
     return (out,)
 
 

@@ -16,6 +16,7 @@ from pitc.ir.constant import is_zero
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import Digit, Poly
 from pitc.ir.predicate import Test
+from pitc.passes.facts.terms import known_number
 from pitc.passes.rules.build import dimension
 
 
@@ -57,10 +58,11 @@ def _lines(graph: Graph, tests: tuple[Test, ...]) -> Iterator[_Line]:
         return
     (test,) = tests
     producer = graph[test.src].producer if test.src else None
-    hot = None if producer is None else ONE_HOT.get(producer.op_identifier()[:2])
-    axis = None if hot is None or producer is None else hot(NodeView(graph, producer))
-    if axis is None or test.pred != "nz" or test.yes or test.somes:
+    hot = None if producer is None else FEW_HOT.get(producer.op_identifier()[:2])
+    found = None if hot is None or producer is None else hot(NodeView(graph, producer))
+    if found is None or test.pred != "nz" or test.yes or test.somes:
         return
+    axis, most = found
     digit = _whole_digit(test.idx[axis])
     rest = [a for d, p in enumerate(test.idx) if d != axis for a in p.digits()]
     times = [a.extent.as_int() for a in {a for a in rest if a.dim < 0}]
@@ -68,7 +70,7 @@ def _lines(graph: Graph, tests: tuple[Test, ...]) -> Iterator[_Line]:
     if digit is None or not size or None in times:
         return
     others = frozenset(a for a in rest if a.dim >= 0)
-    yield _Line(digit, Fraction(prod(t for t in times if t is not None), size), others)
+    yield _Line(digit, Fraction(most * prod(t for t in times if t is not None), size), others)
 
 
 def _whole_digit(index: Poly) -> Digit | None:
@@ -90,18 +92,16 @@ def _overlap(x: Digit, y: Digit) -> bool:
     return ends[2] % (ends[0] * ends[1]) != 0
 
 
-def _one_hot(view: NodeView) -> int | None:
+def _one_hot(view: NodeView) -> tuple[int, int] | None:
     numbers, shape = view.array(2), view.graph[view.out()].shape
     if numbers is None or numbers.size != 2 or not is_zero(numbers.reshape(-1)[0].item()):
         return None
-    return None if shape is None else dimension(int(view.attr("axis", -1)), len(shape))
+    axis = None if shape is None else dimension(int(view.attr("axis", -1)), len(shape))
+    return None if axis is None else (axis, 1)
 
 
-def _equal(view: NodeView) -> int | None:
-    """One operand counts along a dimension that the other one has not: `arange(n) == x[.., None]`.
-
-    The dimension; None where it is otherwise.
-    """
+def _equal(view: NodeView) -> tuple[int, int] | None:
+    """One operand counts along a dimension that the other has not: `arange(n) == x[.., None]`."""
     for i in (0, 1):
         numbers, other = view.array(i), view.graph[view.name(1 - i)].shape
         if numbers is None or other is None or numbers.dtype.kind not in "iu":
@@ -113,12 +113,25 @@ def _equal(view: NodeView) -> int | None:
         axis = long[0] + rank - numbers.ndim
         behind = axis - (rank - len(other))
         if behind < 0 or other[behind].as_int() == 1:
-            return axis
+            return axis, 1
     return None
 
 
-ONE_HOT: Mapping[tuple[str, str], Callable[[NodeView], int | None]] = {
+def _written(view: NodeView) -> tuple[int, int] | None:
+    """Zeros of which a line gets an element for each of its indices: `zeros[t, ids[t, j]] = x`."""
+    shape = view.graph[view.name(1)].shape
+    start = known_number(view.graph, view.name(0))
+    zeros = start is not None and is_zero(start)
+    axis = dimension(int(view.attr("axis", 0)), len(shape)) if shape and zeros else None
+    most = None if axis is None or shape is None else shape[axis].as_int()
+    return None if axis is None or most is None else (axis, most)
+
+
+FEW_HOT: Mapping[tuple[str, str], Callable[[NodeView], tuple[int, int] | None]] = {
     ("", "OneHot"): _one_hot,
     ("", "Equal"): _equal,
+    ("", "ScatterElements"): _written,
 }
-"""Along which dimension of its result a node has at most one element that is not 0."""
+"""Along which dimension of its result a node has few elements that are not 0, and how many at most;
+None where that is not known.
+"""

@@ -403,7 +403,7 @@ class Rewriter:
         inputs = [x for x in map(self.operand, form.operands) if x is not None]
         if isinstance(plan, AddRows) and plan.sized:
             size = self.build.size(total_of(packing.domain.extents))
-            inputs = [self.numbers(inputs[0], form), inputs[1], size]
+            inputs = [self.numbers(inputs[0], form), inputs[1], size, *inputs[2:]]
         outputs = [(f"{packing.name}.rows", ir.DataType.FLOAT, shape)]
         (out,) = self.build.kernel(plan, inputs, outputs, node_name(node))
         made = out.producer()

@@ -1,11 +1,11 @@
-"""Which nodes are tried, and with which rows: the ways to look for candidates (`ROUNDS`).
+"""Which nodes are tried, and with which rows: ways to look for candidates (`FEW_LIVE`, `OTHERS`).
 
 A node is tried with the rows of a domain in which its value is dead, or 0; with all rows, in their
 own order, beside packed keys or hidden pairs; as a whole whose terms are rows of a domain; with
 just the rows that its readers read; and as a whole that looks for zeros when it runs.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Flag, auto
 from functools import cached_property, partial
@@ -36,8 +36,8 @@ from pitc.passes.regions.form import (
     operand_names,
 )
 from pitc.passes.regions.grouped_factors import group_coords
+from pitc.passes.regions.live_share import Lives, asks_lines, lives
 from pitc.passes.regions.price import contraction_flops
-from pitc.passes.regions.rarely_dead import asks_lines, is_rarely_dead
 from pitc.passes.rules.record import PackRule, operator_of
 
 MOST_STEPS = 5  # back from a contraction to a softmax
@@ -160,11 +160,11 @@ class Search:
         return [*self.contexts.of(name), *self.all_keys.get(name, ())]
 
 
-def rows_left_out(rarely: bool, search: Search) -> Iterator[PackCandidate]:
-    """Domain by domain, in graph order: those that rarely have a dead row, or the others."""
+def rows_left_out(share: Lives, search: Search) -> Iterator[PackCandidate]:
+    """Domain by domain, in graph order: those of which so much lives."""
     place = {node: k for k, node in enumerate(search.graph.nodes)}
     for context in search.contexts:
-        if is_rarely_dead(search.graph, context.domain) is not rarely:
+        if lives(search.graph, context.domain) is not share:
             continue
         makers = {search.graph[name].producer for name in search.contexts.values(context)}
         for node, expr in sorted(search.free(makers), key=lambda found: place[found[0]]):
@@ -204,10 +204,10 @@ def rows_by_index(search: Search) -> Iterator[PackCandidate]:
                 )
 
 
-def live_terms(search: Search) -> Iterator[PackCandidate]:
+def live_terms(shares: Container[Lives], search: Search) -> Iterator[PackCandidate]:
     """Contractions and sums whose operands may be unread, or 0, at terms."""
     for node, expr in search.free(search.graph.nodes):
-        contracts = operator_of(node).packs is PackRule.CONTRACTION
+        contracts = operator_of(node).packs is PackRule.CONTRACTION or sums_products(expr)
         sums = expr.combine in (Combine.REDUCE, Combine.SCATTER) and expr.reducer is Reducer.SUM
         if (contracts or sums) and sizes_known(search.graph, expr.shape):
             names = input_names(node)
@@ -216,7 +216,8 @@ def live_terms(search: Search) -> Iterator[PackCandidate]:
             contexts = search.contexts.of_terms(names)
             for context in sorted(contexts, key=lambda c: c.domain not in packed):
                 whole = context.undivided(first_output(node))
-                if not asks_lines(search.graph, context.domain):
+                domain = context.domain
+                if lives(search.graph, domain) in shares and not asks_lines(search.graph, domain):
                     yield from search.candidates(context, node, expr, whole)
 
 
@@ -308,8 +309,13 @@ class Round:
     asked: Callable[[Graph, ir.Node], bool] = asks_why
 
 
-ROUNDS = (
-    Round(Tried.DEAD, partial(rows_left_out, False), tells=frozenset(Code)),
+FEW_LIVE = (
+    Round(Tried.DEAD, partial(rows_left_out, Lives.FEW), tells=frozenset(Code)),
+    Round(Tried.TERMS, partial(live_terms, {Lives.FEW}), Since.ZERO_SIZES),
+)
+"""Where little lives, whatever the input is: these come first, in that order."""
+OTHERS = (
+    Round(Tried.DEAD, partial(rows_left_out, Lives.SOME), tells=frozenset(Code)),
     Round(
         Tried.QUERIES,
         partial(rows_in_order, Combine.PRODUCT),
@@ -317,7 +323,7 @@ ROUNDS = (
         frozenset({Code.NO_LOWERING}),  # a step of attention that no kernel computes
         weighs,
     ),
-    Round(Tried.DEAD, partial(rows_left_out, True), tells=frozenset(Code)),
+    Round(Tried.DEAD, partial(rows_left_out, Lives.MOST), tells=frozenset(Code)),
     Round(Tried.MOVED, partial(rows_in_order, Combine.MOVE), Since.ZERO_SIZES),
     Round(
         Tried.LOOKED_UP,
@@ -325,11 +331,16 @@ ROUNDS = (
         Since.ZERO_SIZES,
         frozenset(Code) - {Code.NO_LOWERING},
     ),
-    Round(Tried.TERMS, live_terms, Since.ZERO_SIZES, frozenset(Code) - {Code.AXIS_NOT_PIT}),
+    Round(
+        Tried.TERMS,
+        partial(live_terms, set(Lives)),
+        Since.ZERO_SIZES,
+        frozenset(Code) - {Code.AXIS_NOT_PIT},
+    ),
     Round(Tried.WANTED, rows_wanted),
 )
-"""In the order in which they are tried."""
-IN_ORDER = tuple(r for r in ROUNDS if r.tried in Tried.QUERIES | Tried.MOVED | Tried.LOOKED_UP)
+"""Behind them."""
+IN_ORDER = tuple(r for r in OTHERS if r.tried in Tried.QUERIES | Tried.MOVED | Tried.LOOKED_UP)
 """Those that leave no row out."""
 SKIPS = Round(Tried.ZEROS, zeros_seen, tells=frozenset(Code) - {Code.NO_FACT})
 """Behind them, beside the forms that were chosen."""

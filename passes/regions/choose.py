@@ -16,8 +16,9 @@ from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
 from pitc.ir.report import RegionRecord
 from pitc.passes.regions.candidates import (
+    FEW_LIVE,
     IN_ORDER,
-    ROUNDS,
+    OTHERS,
     SKIPS,
     Round,
     Search,
@@ -32,6 +33,7 @@ from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import Form, PackCandidate, Skip
 from pitc.passes.regions.forms import form_of
 from pitc.passes.regions.legal import comes_back, unsound_forms
+from pitc.passes.regions.live_share import Lives, lives
 from pitc.passes.regions.price import (
     contraction_flops,
     costly_tests,
@@ -97,13 +99,15 @@ def _chosen(graph: Graph, contexts: Contexts) -> Regions:
     """The forms in those domains that are sound together and pay for what they move.
 
     Where leaving rows out does not pay, all rows may still run as one node (attention that stores
-    no scores, products that copy no matrix): these are looked for once more.
+    no scores, products that copy no matrix): these are looked for once more. Where so little lives
+    that a domain came before the others, these are tried too.
     """
     out = Regions()
     strata = strata_of(graph, [c.domain for c in contexts])
-    _find_forms(Search(graph, contexts, out.forms), ROUNDS, strata, out)
-    if _keep_sound_and_paying(graph, out):
-        _find_forms(Search(graph, contexts, out.forms), IN_ORDER, strata, out)
+    _find_forms(Search(graph, contexts, out.forms), (*FEW_LIVE, *OTHERS), strata, out)
+    if unpaid := _keep_sound_and_paying(graph, out):
+        few = any(lives(graph, domain) is Lives.FEW for domain in unpaid)
+        _find_forms(Search(graph, contexts, out.forms), OTHERS if few else IN_ORDER, strata, out)
         _keep_sound_and_paying(graph, out)
     out.refusals = {n: r for n, r in out.refusals.items() if n not in out.forms}
     return out
@@ -156,13 +160,13 @@ def _allowed_form(site: PackCandidate, tried: Tried, strata: Strata) -> Form | S
     return site.refuse(Code.JOINT, "live rows are computed from its other outputs")
 
 
-def _keep_sound_and_paying(graph: Graph, out: Regions) -> bool:
+def _keep_sound_and_paying(graph: Graph, out: Regions) -> set[Domain]:
     """Drop forms until every exit is sound and every region pays; each round drops at least one.
 
     Returns:
-        Whether a product was dropped that left rows out and did not pay.
+        The domains of products that were dropped as they did not pay.
     """
-    unpaid = False
+    unpaid = set[Domain]()
     while True:
         out.demand = demand(graph, out.forms)
         dropped = (
@@ -175,7 +179,8 @@ def _keep_sound_and_paying(graph: Graph, out: Regions) -> bool:
             break
         for node, refusal in dropped.items():
             form = out.forms.pop(node)
-            unpaid |= refusal.code is Code.NO_GAIN and bool(contraction_flops(graph, node))
+            if refusal.code is Code.NO_GAIN and contraction_flops(graph, node):
+                unpaid.update(form.domains)
             if not asks_why(graph, node):
                 continue
             if not form.leaves_out_nothing:

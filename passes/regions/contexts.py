@@ -24,9 +24,9 @@ from pitc.passes.exprs.coordinates import Paths
 from pitc.passes.facts.few_elements import most_elements
 from pitc.passes.regions.domain import Domain, domain_of, named_coords, why_no_domain
 from pitc.passes.regions.form import FormContext, zero_facts, zero_regions
+from pitc.passes.regions.live_share import asks_lines
 from pitc.passes.regions.live_tests import can_compute, why_not
 from pitc.passes.regions.price import contraction_flops
-from pitc.passes.regions.rarely_dead import asks_lines
 from pitc.passes.regions.terms import term_domains
 from pitc.passes.rules.record import PackRule, operator_of
 

@@ -25,7 +25,12 @@ from pitc.passes.regions.outer_products import outer_products
 from pitc.passes.regions.same_node import same_node
 from pitc.passes.regions.sampled import sampled
 from pitc.passes.regions.sparse import sparse_operand
-from pitc.passes.regions.terms import reduction_packed_form, scatter_of_live_rows, sum_of_live_rows
+from pitc.passes.regions.terms import (
+    reduction_packed_form,
+    scatter_of_live_rows,
+    sum_of_live_rows,
+    sum_of_scaled_rows,
+)
 from pitc.passes.rules.record import PackRule, operator_of
 
 Axes = frozenset[Kind]
@@ -175,6 +180,14 @@ FORMS = (
         (PackRule.CONTRACTION,),
         tried=Tried.TERMS,
         saves=Saves.TERMS,
+    ),
+    FormKind(
+        "sum of scaled rows",
+        sum_of_scaled_rows,
+        combine=Combine.PRODUCT,
+        tried=Tried.TERMS,
+        saves=Saves.TERMS,
+        told=unless_no_fact,
     ),
     FormKind(
         "sum of live rows",

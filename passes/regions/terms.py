@@ -51,7 +51,7 @@ from pitc.passes.regions.form import (
     zero_facts,
 )
 from pitc.passes.regions.layout import layout_of, wide
-from pitc.passes.regions.rarely_dead import asks_lines
+from pitc.passes.regions.live_share import asks_lines
 from pitc.passes.rules.record import PackRule, operator_of
 
 
@@ -201,31 +201,53 @@ def sum_of_live_rows(site: PackCandidate) -> Form | Refusal:
     for packing in site.context.rows(site.input(0)):
         coords = to_iteration(packing.coords, read)
         rest = to_iteration(wide(packing.layout.rest), read)
-        kept = tuple(c for c in coords or () if c.dim < len(expr.shape))
-        summed = tuple(c for c in coords or () if c not in kept)
+        summed = tuple(c for c in coords or () if c.dim >= len(expr.shape))
         if coords is None or rest is None or not _are_all_summed(expr, summed or coords):
             continue
         proof = covering(packing.domain, packing.coords, zero_facts(graph, packing.name))
         if proof is None:
             return site.refuse(Code.NO_FACT, "the operand is not 0 at dead points", packing.name)
-        if kept:
-            return _added(site, packing, (kept, tuple(map(coords.index, kept))), rest, proof)
+        if summed != coords:
+            return _added(site, packing, coords, rest, (proof,))
         return _summed(site, packing, rest, proof)
     return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is not summed over")
+
+
+def sum_of_scaled_rows(site: PackCandidate) -> Form | Refusal:
+    """The sum of rows that are each multiplied by a number, where the others are 0: a contraction
+    of which one operand has all axes of the other one.
+
+    y[t, :] = sum over e of gate[t, e] * a[t, e, :]
+    """
+    expr = site.expr
+    for known in (0, 1) if expr.combine is Combine.PRODUCT and len(expr.reads) == 2 else ():
+        for side in packed_rows(site.context.rows, expr, site.node, known):
+            other = _other_rows(site, 1 - known, side.coords)
+            summed = tuple(c for c in side.coords if c.dim >= len(expr.shape))
+            if other is None or other.rest or not summed or not _are_all_summed(expr, summed):
+                continue
+            proof = _zero_terms(site.context.graph, side.packing, other.packing)
+            if proof is None:
+                text = "no operand is 0 at dead points"
+                return site.refuse(Code.NO_FACT, text, side.packing.name)
+            return _added(site, side.packing, side.coords, side.rest, proof, other.packing)
+    return site.refuse(Code.AXIS_NOT_PIT, "it is no sum of rows times numbers")
 
 
 def _added(
     site: PackCandidate,
     packing: Packing,
-    kept: tuple[Coords, tuple[int, ...]],
+    points: Coords,
     rest: Sequence[Digit],
-    proof: Region,
+    proof: tuple[Region, ...],
+    factor: Packing | None = None,
 ) -> Form | Refusal:
     """Rows that are added to those that some coordinates number: what experts give to a token.
 
     y[t, :] = sum over e of a[e, t, :]      live (e, t)  ->  row of (e, t) added to row t of zeros
     """
-    (coords, places), expr, graph = kept, site.expr, site.context.graph
+    expr, graph = site.expr, site.context.graph
+    coords = tuple(c for c in points if c.dim < len(expr.shape))
     every = [Digit(a, ONE, e) for a, e in enumerate(expr.shape) if e != ONE]
     sizes = static_shape(packing.layout.rest_shape)
     if [*coords, *rest] != every or sizes is None or not rest:
@@ -239,14 +261,15 @@ def _added(
     if not sizes_known(graph, extents):
         return site.refuse(Code.DYNAMIC_DIM, "sizes of the sum are not those of an input")
     out = Packing(site.out.name, all_live(extents), coords, layout, EVERYWHERE)
-    operands = OffsetsOperand(packing.domain, "coords"), packing.operand((prod(sizes),))
+    rows = packing.operand((prod(sizes),) if len(sizes) != 1 else None)
+    factors = () if factor is None else (factor.operand((1,)),)
     return Form(
         (out,),
-        operands,
+        (OffsetsOperand(packing.domain, "coords"), rows, *factors),
         "EPContext",
-        {COORDINATES: places},
-        plan=AddRows(sized=True),
-        rests_on=(proof,),
+        {COORDINATES: tuple(map(points.index, coords))},
+        plan=AddRows(sized=True, scaled=factor is not None),
+        rests_on=proof,
         terms=packing.domain,
     )
 

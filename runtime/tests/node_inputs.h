@@ -311,6 +311,7 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     inputs.push_back(RandomFloats(random, {t, width}));
     if (add->started) inputs.push_back(RandomFloats(random, {n, width}));
     if (add->sized) inputs.push_back(OrtValue::Of(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, {1}, size));
+    if (add->scaled) inputs.push_back(RandomFloats(random, {t, 1}));
     return inputs;
   }
   if (auto* sparse = std::get_if<SparseProductPlan>(&plan.body)) {

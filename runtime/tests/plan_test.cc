@@ -21,30 +21,30 @@ const std::string kUsual =
     "identity=1/x\nfactor=0\ngather=0\ninner_bias=0\ninput_relu=0\nlibrary=kernels.so\n"
     "right=panels\nscatter=0\ntiles=0\n";
 constexpr const char* kGemm =
-    "pitc-plan 8\nactivation=relu\nbias=1\ndtype=float32\nfactor=0\ngather=1\nidentity=1/x\n"
+    "pitc-plan 9\nactivation=relu\nbias=1\ndtype=float32\nfactor=0\ngather=1\nidentity=1/x\n"
     "inner_bias=0\ninput_relu=0\nk=64\nkernels=dense:gather_gemm_k64_n130_relu\n"
     "library=kernels.so\nn=130\nop=contract\nresidual=0\nright=panels\nscatter=0\nskips=0\n"
     "tiles=0\n";
 constexpr const char* kPack =
-    "pitc-plan 8\ndims=c0,r,c1,0,r\ndtype=int32\nidentity=1/x\nkernels=move:pack_b4\n"
+    "pitc-plan 9\ndims=c0,r,c1,0,r\ndtype=int32\nidentity=1/x\nkernels=move:pack_b4\n"
     "library=k.so\nop=pack\n";
 // 7 prices and 8 prices.
 const std::string kRising = "0,1,2,3,4,5,6";
 const std::string kFalling = "7,6,5,4,3,2,1,0";
 const std::string kContract =
-    With("pitc-plan 8\nactivation=none\nbias=0\ncost_dense_v3=" + kRising +
+    With("pitc-plan 9\nactivation=none\nbias=0\ncost_dense_v3=" + kRising +
              ",1125899906842624\ncost_tile8_v3=" + kFalling +
              "\ndtype=float32\nk=64\nkernels=dense:gather_gemm_k64_n130_none_res_input_relu\n"
              "n=130\nop=contract\nresidual=1\nskips=1\n" +
              With(kUsual, "scatter=0", "scatter=1"),
          "input_relu=0", "input_relu=1");
 const std::string kFfn =
-    With("pitc-plan 8\nactivation=none\nbias=1\ncost_row_v4=" + kFalling +
+    With("pitc-plan 9\nactivation=none\nbias=1\ncost_row_v4=" + kFalling +
              "\ndtype=float32\ninner=7\nk=64\nkernels=dense:d,inner:i\nn=130\nop=contract\n"
              "residual=0\nskips=1\n" +
              With(kUsual, "gather=0", "gather=1"),
          "inner_bias=0", "inner_bias=1");
-const std::string kRight = With("pitc-plan 8\nactivation=relu\nbias=1\ncost_row_v4=" + kFalling +
+const std::string kRight = With("pitc-plan 9\nactivation=relu\nbias=1\ncost_row_v4=" + kFalling +
                                     "\ndtype=float32\nk=64\nkernels=dense:d,panels:p\nn=130\n"
                                     "op=contract\nresidual=1\nskips=1\n" +
                                     With(kUsual, "factor=0", "factor=1"),
@@ -55,18 +55,18 @@ const std::string kTiles =
               "bias=1", "bias=0"),
          "residual=1", "residual=0");
 const std::string kCudaGemm =
-    "pitc-plan 8\nactivation=relu\nbias=1\nclocks_sm_100=5,6,7,8\nclocks_sm_80=1,2,3,4\n"
+    "pitc-plan 9\nactivation=relu\nbias=1\nclocks_sm_100=5,6,7,8\nclocks_sm_80=1,2,3,4\n"
     "dtype=float16\nk=64\nkernels=dense:gather_gemm_relu_res_f16\nn=136\nop=contract\n"
     "residual=1\nskips=0\n" +
     kUsual;
 constexpr const char* kChoose =
-    "pitc-plan 8\nbudget=500\nchannels=3,64,8\nnodes=a%2Cb%0A%C3%A4,/conv-1._~\n"
+    "pitc-plan 9\nbudget=500\nchannels=3,64,8\nnodes=a%2Cb%0A%C3%A4,/conv-1._~\n"
     "op=choose_channels\nplaces=all,8,0\nweights=2,1\n";
 constexpr const char* kGradient =
-    "pitc-plan 8\nbias=1\nd=64\ndtype=float32\ndv=60\nheads=2\nidentity=1/x\n"
+    "pitc-plan 9\nbias=1\nd=64\ndtype=float32\ndv=60\nheads=2\nidentity=1/x\n"
     "kernels=attention_grad:a\nlibrary=kernels.so\nno_pairs=zero\nop=attention_grad\npairs="
     "0\nscale=0x1.0p-3\n";
-constexpr const char* kDetect = "pitc-plan 8\nop=detect\nrank=2\n";
+constexpr const char* kDetect = "pitc-plan 9\nop=detect\nrank=2\n";
 
 void ReadsEveryOperation() {
   const pitc::Plan gemm = ParsePlan(kGemm);
@@ -97,17 +97,17 @@ void ReadsEveryOperation() {
   CHECK(p.dims[3].kind == pitc::DimUse::kOne && p.dims[4].kind == pitc::DimUse::kRest);
   const auto u = std::get<pitc::MovePlan>(
       ParsePlan(
-          "pitc-plan 8\ndims=l,r\ndtype=int8\nkernels=move:unpack_b1\nidentity=1/x\nlibrary=k\n"
+          "pitc-plan 9\ndims=l,r\ndtype=int8\nkernels=move:unpack_b1\nidentity=1/x\nlibrary=k\n"
           "op=unpack")
           .body);
   CHECK(u.unpack && u.word_bytes == 1 && u.dims[0].kind == pitc::DimUse::kLinear);
   CHECK(std::get<pitc::DetectPlan>(ParsePlan(kDetect).body).rank == 2);
   CHECK(std::get<pitc::DetectPlan>(ParsePlan(kDetect).body).Places().count == 1);
-  const auto plain = ParsePlan("pitc-plan 8\nop=detect\npadding=azAZ09-._~/\nrank=2\n");
+  const auto plain = ParsePlan("pitc-plan 9\nop=detect\npadding=azAZ09-._~/\nrank=2\n");
   CHECK(std::get<pitc::DetectPlan>(plain.body).padding == "azAZ09-._~/");
-  const auto odd = ParsePlan("pitc-plan 8\nop=detect\npadding=%99%FA\nrank=2\n");
+  const auto odd = ParsePlan("pitc-plan 9\nop=detect\npadding=%99%FA\nrank=2\n");
   CHECK(std::get<pitc::DetectPlan>(odd.body).padding == "\x99\xfa");
-  const auto detect = ParsePlan("pitc-plan 8\nop=detect\npadding=the%20mask\nrank=2\n");
+  const auto detect = ParsePlan("pitc-plan 9\nop=detect\npadding=the%20mask\nrank=2\n");
   CHECK(std::get<pitc::DetectPlan>(detect.body).padding == "the mask");
 }
 
@@ -445,14 +445,14 @@ void RefusesChannels() {
 }
 
 void RefusesOtherText() {
-  CHECK(Contains(Error(""), "expected the line 'pitc-plan 8'"));
+  CHECK(Contains(Error(""), "expected the line 'pitc-plan 9'"));
   CHECK(Contains(Error("pitc-plan 2\nop=detect\nrank=2\n"),
                  "got 'pitc-plan 2'; compile the model again"));
-  CHECK(Contains(Error(std::string("pitc-plan 8\nop=detect\nrank=2\n\0", 31)), "key=value"));
-  CHECK(Contains(Error("pitc-plan 8\r\nop=detect\nrank=2\n"), "got 'pitc-plan 8?'"));
-  CHECK(Contains(Error("pitc-plan 8\n\nop=detect\nrank=2\n"), "key=value"));
-  CHECK(Contains(Error("pitc-plan 8\n=x\nop=detect\nrank=2\n"), "key=value"));
-  CHECK(Contains(Error("pitc-plan 8\nop=dance\n"), "'dance'"));
+  CHECK(Contains(Error(std::string("pitc-plan 9\nop=detect\nrank=2\n\0", 31)), "key=value"));
+  CHECK(Contains(Error("pitc-plan 9\r\nop=detect\nrank=2\n"), "got 'pitc-plan 9?'"));
+  CHECK(Contains(Error("pitc-plan 9\n\nop=detect\nrank=2\n"), "key=value"));
+  CHECK(Contains(Error("pitc-plan 9\n=x\nop=detect\nrank=2\n"), "key=value"));
+  CHECK(Contains(Error("pitc-plan 9\nop=dance\n"), "'dance'"));
   CHECK(Contains(Error(With(kGemm, "dtype=float32", "dtype=float16")),
                  "expected dtype=float32 for a CPU, got 'float16'"));
   CHECK(Contains(Error(With(kGemm, "dtype=float32", "dtype=float64")), "dtype=float32 for a CPU"));

@@ -9,11 +9,11 @@
 namespace pitc::test {
 
 inline constexpr const char* kAttention =
-    "pitc-plan 8\nbias=0\nd=8\ndtype=float32\ndv=3\nheads=2\nidentity=1/x\nk_head=2\n"
+    "pitc-plan 9\nbias=0\nd=8\ndtype=float32\ndv=3\nheads=2\nidentity=1/x\nk_head=2\n"
     "kernels=attention:attention_d8_v3\nlibrary=kernels.so\nnan_to_zero=1\nno_keys_to_zero=0\n"
     "no_pairs=nan\nop=attention\npairs=0\nq_head=0\nscale=-0x1.8p-3\nv_head=4\nwhole=0\n";
 inline constexpr const char* kPairs =
-    "pitc-plan 8\nkeys=0\nop=pairs\norders=2\npairs=0\npositions=1\nprogram=3,4,0\nqueries=0\n"
+    "pitc-plan 9\nkeys=0\nop=pairs\norders=2\npairs=0\npositions=1\nprogram=3,4,0\nqueries=0\n"
     "rank=2\ntables=1\n";
 
 // The text with another line, or without it.

@@ -14,7 +14,7 @@ using pitc::test::Error;
 using pitc::test::With;
 
 constexpr const char* kRegion =
-    "pitc-plan 8\n"
+    "pitc-plan 9\n"
     "gives=1\n"
     "identity=1/x\n"
     "kernels=counts:live_counts,points:live_points\n"

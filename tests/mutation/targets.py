@@ -66,7 +66,7 @@ MODULES = {  # the most important first; with what no answer rests on
     "pitc.passes.regions.grouped": set(),
     "pitc.passes.regions.grouped_factors": set(),
     "pitc.passes.regions.looked_up": set(),
-    "pitc.passes.regions.rarely_dead": set(),
+    "pitc.passes.regions.live_share": set(),
     "pitc.passes.facts.few_elements": set(),
     "pitc.passes.siblings.joined": {"MOST_STEPS"},
     "pitc.passes.siblings.rules": set(),

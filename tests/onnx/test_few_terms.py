@@ -95,6 +95,14 @@ def best_two(g: GraphBuilder) -> str:
     return g.op("Einsum", gates, one_hot(g, "ids", 50, "t", 2), equation="tk,tke->te")
 
 
+def written(g: GraphBuilder, number: float = 0.0, axis: int = 1) -> str:
+    """Two elements of each line, of 50, are written."""
+    x = g.input("x", np.float32, ("t", 50))
+    start = g.op("Add", g.op("Mul", g.op("Sigmoid", x), g.const(0.0)), g.const(number))
+    ids, gates = (g.input(n, t, ("t", 2)) for n, t in (("ids", np.int64), ("gates", np.float32)))
+    return g.op("ScatterElements", start, ids, gates, axis=axis)
+
+
 BOUNDS: dict[str, tuple[Body, int, Fraction]] = {
     "one of 50": (lambda g: one_hot(g, "ids", 50, "t"), 50, Fraction(1, 50)),
     "along the first dimension": (lambda g: one_hot(g, "ids", 50, 7, axis=0), 7, Fraction(1, 50)),
@@ -103,6 +111,9 @@ BOUNDS: dict[str, tuple[Body, int, Fraction]] = {
         50,
         Fraction(1),
     ),
+    "two of 50 are written": (written, 50, Fraction(2, 50)),
+    "written to ones": (lambda g: written(g, 1.0), 50, Fraction(1)),
+    "written along an unknown size": (lambda g: written(g, axis=0), 50, Fraction(1)),
     "two of 50": (best_two, 50, Fraction(2, 50)),
     "slots of experts": (slots, 50, Fraction(1, 400)),
     "slots, in one dimension": (
@@ -129,6 +140,54 @@ def test_how_many_elements_are_not_zero(name: str) -> None:
     graph = proven(proto, sizes={"t": 9})
     (a,) = [n.input[0] for n in proto.graph.node if n.op_type == "MatMul"]
     assert most_elements(graph, a) == share
+
+
+SUMS = {
+    "te,ted->td": 1,
+    "ted,te->td": 1,
+    "te,etd->td": 1,
+    "et,ted->td": 1,
+    "te,tedh->tdh": 1,
+    "te,ted->ed": 1,
+    "te,ted->d": 0,  # the sum over all live points is no sum of rows
+    "te,ted->t": 0,
+    "te,ted->dt": 0,
+    "te,ted->ted": 0,
+}
+
+
+@pytest.mark.parametrize("equation", SUMS)
+def test_sums_of_rows_times_numbers(equation: str) -> None:
+    """y[t] = sum over e of gate[t, e] * rows[t, e]: with rows as they are stored, few of which are
+    computed.
+    """
+    g, rng = GraphBuilder("sums", opset=18), np.random.default_rng(0)
+    x, ids = g.input("x", np.float32, ("t", 96)), g.input("ids", np.int64, ("t", 2))
+    hot = g.op("OneHot", ids, g.const(8, np.int64), g.const([0.0, 1.0]))
+    gates = g.op("Sigmoid", g.input("gates", np.float32, ("t", 2)))
+    gate = g.op("Einsum", gates, hot, equation="tk,tke->te")
+    w = g.weight("w", rng.normal(0, 0.1, (8, 96, 192)).astype(np.float32))
+    y = g.op("MatMul", g.op("Unsqueeze", x, g.ints(0)), w)  # [e, t, d]
+    terms, out = equation.split("->")
+    for term in terms.split(","):
+        if len(term) > 2 and not term.startswith("et"):
+            y = g.op("Transpose", y, perm=[1, 0, 2])
+        if "h" in term:
+            y = g.op("Reshape", y, g.ints(0, 0, 48, 4))
+        if term == "et":
+            gate = g.op("Transpose", gate, perm=[1, 0])
+    operands = (gate, y) if len(terms.split(",")[0]) == 2 else (y, gate)
+    sizes: dict[str, int | str] = {"t": "t", "e": 8, "d": 48 if "h" in equation else 192, "h": 4}
+    y = g.op("Einsum", *operands, equation=equation)
+    g.output(y, "y", np.float32, tuple(sizes[c] for c in out))
+    feeds = []
+    for t in (1, 9, 40):
+        given = {"x": rng.normal(size=(t, 96)), "gates": rng.normal(size=(t, 2))}
+        feeds.append({n: a.astype(np.float32) for n, a in given.items()})
+        feeds[-1]["ids"] = rng.integers(-9, 9, (t, 2))  # from the end, twice, and none
+    made = lower_and_compare(g.model(), feeds)
+    found = [p for p in plans(made) if p["op"] == "add_rows"]
+    assert len(found) == SUMS[equation] and all(p["scaled"] == "1" for p in found)
 
 
 def rows(g: GraphBuilder, k: int = 50) -> str:
@@ -236,4 +295,4 @@ def test_gates_of_choices_that_are_added_up(tokens_first: bool) -> None:
     feeds = ({"x": rng.normal(size=(t, k)).astype(np.float32)} for t in (1, 9, 40))
     made = lower_and_compare(g.model(), feeds)
     operations = [p["op"] for p in plans(made) if p["op"] not in MOVES]
-    assert operations == ["grouped", "grouped", *(["add_rows"] * (not tokens_first))]
+    assert operations == ["grouped", "grouped", "add_rows"]

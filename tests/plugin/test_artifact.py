@@ -39,7 +39,7 @@ from pitc.artifact.weights import LINE_BYTES, PAGE_BYTES, PAGE_FROM_BYTES, Weigh
 from pitc.artifact.write import write_artifact
 from pitc.errors import UsageError
 from pitc.host import machine
-from pitc.ir.plan import EP_NAME
+from pitc.ir.plan import EP_NAME, PLAN_VERSION
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.report import NodeRecord, RegionRecord, Report
 from pitc.options import parse_target
@@ -449,7 +449,7 @@ def test_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: bool
     rewrite(artifact, versions=manifest.versions | {"pitc": "0.0.9"})
     found = check_artifact(artifact, level="v4")
     assert (found.verdict, found.found) == (Verdict.RECOMPILE, "pitc 0.0.9")
-    rewrite(artifact, plan_version=9)
+    rewrite(artifact, plan_version=PLAN_VERSION + 1)
     assert check_artifact(artifact).verdict is Verdict.UNSUPPORTED
     rewrite(artifact, plan_version=manifest.plan_version)
     monkeypatch.setattr(check_module, "runtime_version", lambda: "1.23.1")

@@ -495,8 +495,8 @@ def test_missing_optional_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("attribute", "value", "message"),
     [
-        ("ep_cache_context", b"", "expected the line 'pitc-plan 8', got ''"),
-        ("ep_cache_context", b"\xff\x00junk", r"expected the line 'pitc-plan 8', got '\?\?junk'"),
+        ("ep_cache_context", b"", "expected the line 'pitc-plan 9', got ''"),
+        ("ep_cache_context", b"\xff\x00junk", r"expected the line 'pitc-plan 9', got '\?\?junk'"),
         ("ep_cache_context", None, "expected a plan in ep_cache_context, got none"),
         ("embed_mode", 0, "expected embed_mode 1"),
         ("main_context", 0, "expected main_context 1"),

@@ -114,7 +114,7 @@ def test_kernels_of_another_build_are_refused(
 def test_plans_of_another_version_say_what_mends(tmp_path: Path) -> None:
     plan = kernel_plan("pack", "pack_b4", dims="l,r").text()
     for text, said in (
-        (plan.replace("pitc-plan 8", "pitc-plan 2"), "expected the line 'pitc-plan 8'"),
+        (plan.replace("pitc-plan 9", "pitc-plan 2"), "expected the line 'pitc-plan 9'"),
         (plan + "identity=2/later\n", "expected identity as 1/"),
     ):
         node = pit_node("p", text, ["x", "rows", "coords", "live"], ["y"])

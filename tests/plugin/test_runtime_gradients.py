@@ -161,25 +161,32 @@ def test_products_of_few_terms(load: Callable[..., Run], turned: int) -> None:
         run(a=np.zeros((4, 4, 4), np.float32), b=np.zeros((5, 2), np.float32))
 
 
+@pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("sized", [False, True])
-def test_rows_are_added(load: Callable[..., Run], sized: bool) -> None:
-    plan = Plan(
-        "add_rows", (("sized", int(sized)), ("started", 0), *(() if sized else (("n", 7),)))
-    )
+def test_rows_are_added(load: Callable[..., Run], sized: bool, scaled: bool) -> None:
+    kinds = ("sized", 1) if sized else ("n", 7), ("sized", int(sized))
+    plan = Plan("add_rows", tuple(dict((("scaled", int(scaled)), ("started", 0), *kinds)).items()))
     inputs: list[Value] = [("i", TensorProto.INT64, [None, 1]), ("x", FLOAT, [None, None])]
     inputs += [("n", TensorProto.INT64, [1])] if sized else []
+    inputs += [("f", FLOAT, [None, 1])] if scaled else []
     names = [name for name, *_ in inputs]
     run = load(make_model([pit_node("a", plan, names, ["y"])], inputs, [("y", FLOAT, [None] * 2)]))
     rng, seven = np.random.default_rng(0), {"n": np.array([7])} if sized else {}
     for count, width in ((0, 3), (1, 1), (300, 1), (5, 0), (40, 65), (2000, 130)):
         i, x = rng.integers(-7, 7, (count, 1)), rng.integers(-9, 9, (count, width))
-        want = np.zeros((7, width))
-        np.add.at(want, i[:, 0], x)
-        assert np.array_equal(run(i=i, x=x.astype(np.float32), **seven)[0], want)
+        f = rng.integers(-3, 3, (count, 1))
+        want, given = np.zeros((7, width)), {"f": f.astype(np.float32)} if scaled else {}
+        np.add.at(want, i[:, 0], x * f if scaled else x)
+        assert np.array_equal(run(i=i, x=x.astype(np.float32), **seven, **given)[0], want)
+    two = {"f": np.ones((2, 1), np.float32)} if scaled else {}
     with pytest.raises(Exception, match="expected indices from -7 to 6, got 7 at 1"):
-        run(i=np.array([[0], [7]]), x=np.zeros((2, 3), np.float32), **seven)
+        run(i=np.array([[0], [7]]), x=np.zeros((2, 3), np.float32), **seven, **two)
+    if scaled:
+        with pytest.raises(Exception, match="expected factors as one number for each of 3 rows"):
+            run(i=np.zeros((3, 1), np.int64), x=np.zeros((3, 2), np.float32), **seven, **two)
     if sized:
         none = {"i": np.zeros((0, 1), np.int64), "x": np.zeros((0, 3), np.float32)}
+        none |= {"f": np.zeros((0, 1), np.float32)} if scaled else {}
         assert run(**none, n=np.array([0]))[0].shape == (0, 3)
         for wrong in (-1, 1 << 60):
             with pytest.raises(Exception, match=f"expected a size from 0 to .*, got {wrong}"):

@@ -413,7 +413,7 @@ def _no_symbol(m: ir.Model) -> None:
 
 
 LOWERED: dict[str, tuple[Callable[[ir.Model], None], str]] = {
-    "a plan of another version": (_edited("detect", "pitc-plan 8", "pitc-plan 2"), "is no plan"),
+    "a plan of another version": (_edited("detect", "pitc-plan 9", "pitc-plan 2"), "is no plan"),
     "a field that is no number": (
         _edited("detect", "rank=2", "rank: expected a whole number in 1..8, got .two"),
         "rank: expected a whole number in 1..8, got .two",

@@ -114,6 +114,7 @@ PLANS: dict[str, Plan] = {
     "add_rows": AddRows(n=100),
     "add_rows, as many as an operand says": AddRows(sized=True),
     "add_rows to those of an operand": AddRows(started=True),
+    "add_rows, each times a number": AddRows(n=9, scaled=True),
     "choose_channels": ChooseChannels(
         nodes=("a,b", "c"), channels=(3, 4, 5), places=(None, 0, 4), weights=(1, 0), budget=7
     ),
@@ -141,7 +142,7 @@ def test_every_operation_is_tried() -> None:
 
 def test_the_text() -> None:
     assert PLANS["detect a padding mask"].text() == (
-        "pitc-plan 8\nop=detect\npadding=a%20mask/%C3%B6\nrank=1\n"
+        "pitc-plan 9\nop=detect\npadding=a%20mask/%C3%B6\nrank=1\n"
     )
     assert "scale=0x1.999999999999ap-4\n" in PLANS["attention"].text()
     assert "step1.prices" not in PLANS["region"].text()
@@ -175,7 +176,7 @@ def test_operands_of_what_lies_whole() -> None:
 
 
 WRONG = {
-    "another version": ("pitc-plan 8", "pitc-plan 5", "is no plan"),
+    "another version": ("pitc-plan 9", "pitc-plan 5", "is no plan"),
     "no end": ("\nrank=2\n", "\nrank=2", "is no plan"),
     "another order": ("op=detect\nrank=2", "rank=2\nop=detect", "is no plan"),
     "a line without a value": ("rank=2", "rank", "without a value"),
@@ -262,7 +263,7 @@ def test_steps_of_a_region_are_numbered() -> None:
     text = PLANS["region"].text()
     for old, new in (("steps=2", "steps=3"), ("step1.", "step2.")):
         with pytest.raises(WrongPlanError, match="with fields of"):
-            parse("\n".join(["pitc-plan 8", *sorted(text.replace(old, new).split("\n")[1:-1]), ""]))
+            parse("\n".join(["pitc-plan 9", *sorted(text.replace(old, new).split("\n")[1:-1]), ""]))
 
 
 @pytest.mark.parametrize("key", [*STEPS, "weight_step", "weight_above"])

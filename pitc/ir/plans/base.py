@@ -1,6 +1,6 @@
 """What the operations of PIT nodes have in common: operands, fields, text, parser and checks.
 
-    Detect(rank=2, padding="mask").text()    pitc-plan 8, op=detect, padding=mask, rank=2
+    Detect(rank=2, padding="mask").text()    pitc-plan 9, op=detect, padding=mask, rank=2
 
 One class is one operation: its operands in order, and its fields, each with its type.
 """

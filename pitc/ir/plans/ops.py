@@ -1,6 +1,6 @@
 """The operations of PIT nodes, as typed plans: `docs/plans.md` says what each computes.
 
-    Detect(rank=2, padding="mask").text()    pitc-plan 8, op=detect, padding=mask, rank=2
+    Detect(rank=2, padding="mask").text()    pitc-plan 9, op=detect, padding=mask, rank=2
     parse(text)                              Detect(rank=2, padding="mask")
 
 One class is one operation: its operands in order, and its fields, each with its type. Text, parser

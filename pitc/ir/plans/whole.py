@@ -155,6 +155,7 @@ class AddRows(Plan):
         n: Rows of the result; None: as many as `size` says when the node runs, or `start` has.
         sized: There is a `size`.
         started: There is a `start`.
+        scaled: Each update is multiplied by its number of `factors`.
     """
 
     op = "add_rows"
@@ -164,8 +165,10 @@ class AddRows(Plan):
         Operand("updates", FLOAT32),
         Operand("size", INT64, ("sized",)),
         Operand("start", FLOAT32, ("started",)),
+        Operand("factors", FLOAT32, ("scaled",)),
     )
 
     n: Annotated[int | None, EXTENT] = None
     sized: Annotated[bool, Flag()] = False
     started: Annotated[bool, Flag()] = False
+    scaled: Annotated[bool, Flag()] = False

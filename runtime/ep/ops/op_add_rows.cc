@@ -1,5 +1,5 @@
 // add_rows: updates that are added to rows, of zeros or of a start, each to the one that its index
-// names.
+// names, perhaps times a number of its own.
 //
 // A row may be named several times. Each column is summed by one thread, in the order of the
 // updates, so results have the same bits on any number of threads.
@@ -29,6 +29,8 @@ class AddRows final : public Operation {
     const int64_t count = updates.shape.dims[0], width = updates.shape.dims[1];
     const Tensor start = plan_.started ? run.FloatInput(in.start, "start", 2, 2) : Tensor{};
     if (plan_.started) Expect(start.shape.dims[1] == width, start, "as float32 [n, ", width, "]");
+    const float* const factors =
+        plan_.scaled ? Factors(run.FloatInput(in.factors, "factors", 1, 4), count) : nullptr;
     const int64_t n = plan_.started ? start.shape.dims[0]
                       : plan_.sized ? Size(run.Input(in.size, "size"))
                                     : *plan_.n;
@@ -53,12 +55,22 @@ class AddRows final : public Operation {
       for (int64_t i = 0; i < count; ++i) {
         const float* const from = updates.Floats() + i * width;
         float* const to = out + indices[i] * width;
-        for (int64_t c = begin; c < end; ++c) to[c] += from[c];
+        if (factors == nullptr) {
+          for (int64_t c = begin; c < end; ++c) to[c] += from[c];
+        } else {
+          for (int64_t c = begin; c < end; ++c) to[c] += factors[i] * from[c];
+        }
       }
     });
   }
 
  private:
+  static const float* Factors(const Tensor& factors, int64_t count) {
+    Expect(factors.shape.Elements() == count, factors, "as one number for each of ", count,
+           " rows");
+    return factors.Floats();
+  }
+
   static int64_t Size(const Tensor& size) {
     const bool is_one =
         size.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 && size.shape.Elements() == 1;
