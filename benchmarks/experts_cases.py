@@ -86,6 +86,9 @@ _LAYERS = tuple(
         ("looked_up", (128, 512, 512), 512, 7, 1),
         ("looked_up", (8, 512, 1536, 2), 256, 8, 1.03),
         ("loop", (8, 512, 1536, 2), 256, 1.05, 1.03),
+        ("index_add", (8, 512, 1536, 2), 256, 1.05, 1.03),
+        ("index_add_hits", (8, 512, 1536, 2), 256, 1.05, 1.03),
+        ("index_add_hits", (64, 512, 1024), 512, 1.1, 1.1),
         ("looked_up", (32, 512, 384, 4), 64, 9, 1),
         ("operator", (64, 512, 1024), 8, 1, 1),
         ("operator", (8, 512, 1536, 2), 256, 1, 1),
@@ -94,4 +97,5 @@ _LAYERS = tuple(
 EXPERTS_CASES: tuple[ExpertsCase | MixtralCase, ...] = (
     *_LAYERS,
     MixtralCase(MixtralConfig(), targets=Targets(8, 2)),
+    MixtralCase(MixtralConfig(_config("all_experts", 0, 8, 512, 1536, 2)), targets=Targets(8, 2)),
 )

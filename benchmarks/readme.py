@@ -149,6 +149,8 @@ WRITTEN = {
     "looked_up": "matrices looked up by each row",
     "all_experts": "all experts, with gates",
     "loop": "a loop over experts",
+    "index_add": "a loop as torch traces it",
+    "index_add_hits": "a loop as torch traces it, over experts that are hit",
     "capacity": "twice as many slots as tokens (GShard)",
     "operator": "ONNX Runtime's operator MoE",
 }

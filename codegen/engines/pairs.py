@@ -44,28 +44,25 @@ class WordTile(DenseTile):
 
 
 class WideTile(DenseTile):
-    """Only the right operand is words of two numbers."""
+    """A step of two k, whose numbers are float32 on both sides."""
 
     def add_pair(
-        self, left: Callable[[int, int], tir.Expr], right: Callable[[int], tir.Expr]
+        self, left: Callable[[int, int], tir.Expr], right: Callable[[int, int], tir.Expr]
     ) -> None:
         """Add two products to each sum.
 
         Args:
             left: The number of a row at the first or second k (0, 1).
-            right: A vector of words.
+            right: A vector there.
         """
-        for half, take in reversed(list(enumerate(HALVES))):
-            self.step(self._of(left, right, half, take))
+        for half in (1, 0):
+            self.step(self._of(left, right, half))
 
     @staticmethod
     def _of(
-        left: Callable[[int, int], tir.Expr],
-        right: Callable[[int], tir.Expr],
-        half: int,
-        take: Callable[[tir.Expr], tir.Expr],
+        left: Callable[[int, int], tir.Expr], right: Callable[[int, int], tir.Expr], half: int
     ) -> Read:
-        return lambda r: left(r, half), lambda v: take(right(v))
+        return lambda r: left(r, half), lambda v: right(v, half)
 
 
 def step_count(params: Mapping[str, Any]) -> int:

@@ -37,10 +37,6 @@ from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
 from pitc.ir.variants import FOLD
 
-BLOCK_TILES = 16
-"""Row tiles that share one pass over B."""
-STORED_TILES = 64
-"""Those that share a copy of a piece of B."""
 SPLIT_K = 1536
 """Longest k block: longer ones lose the rows of A or the panel of B from the second-level cache."""
 UNROLL_K = 4
@@ -145,6 +141,7 @@ class _Kernel:
         self.a = tir.tensor("a", (rows_of_a, self.k if self.left_words else k))
         self.rows_a = tir.tensor("rows_a", (listed,), "int32")
         self.right = right_operand({**params, "k": self.k}, target)
+        self.stored = bool(params.get("stored"))
         self.left: Left
         bias = tir.tensor("bias", (panels * PANEL_WIDTH,))
         residual = tir.tensor("residual", (listed, self.n)) if params["residual"] else None
@@ -162,7 +159,7 @@ class _Kernel:
 
     def emit(self) -> None:
         """Blocks of rows."""
-        block = self.tile_rows * (BLOCK_TILES if self.right[0].longest is None else STORED_TILES)
+        block = self.tile_rows * self.right[0].block_tiles
         most = tir.larger(tir.int64(1), tir.smaller(tir.int64(block), self.i1 - self.i0))
         kinds = {
             **{"in_pairs": self.in_pairs, "words": self.left_words},
@@ -246,7 +243,7 @@ class _Kernel:
         full = tir.hold(count // height)
         rest = tir.bind(count - full * height)
         # Where B is not in panels, a tile makes vectors of it by itself: one is faster than two.
-        pairs = 2 if self.right[0].longest is None else 1
+        pairs = 1 if self.stored else 2
         as_pair = tir.bind(rest <= pairs * PAIR)
         pair = tir.hold(tir.select(as_pair, (rest + 1) // PAIR, tir.int64(0)))
         full = tir.hold(tir.select(as_pair, full, full + 1))
@@ -257,7 +254,7 @@ class _Kernel:
         height = self.tile_rows
         last = tir.bind(tiles.first + tiles.full * height)
         each = [(height, self.group, tiles.first, tiles.full), (PAIR, self.pair, last, tiles.pair)]
-        if self.right[0].longest is not None:  # a row by itself takes no more than its own time
+        if self.stored:  # a row by itself takes no more than its own time
             lone = tir.both(tiles.pair > 0, self.i1 - last == 1)
             one = tir.bind(tir.select(lone, tir.int64(1), tir.int64(0)))
             each = [each[0], (PAIR, self.pair, last, tir.bind(tiles.pair - one))]
@@ -450,8 +447,8 @@ class _RegisterTile:
             for start in starts:
                 right.ask(stretch.j, next_start, part + start)
 
-            def vector(v: int) -> tir.Expr:
-                return right.load(stretch.j, k, starts[v], columns.lanes(v))
+            def vector(v: int, half: int) -> tir.Expr:
+                return right.load(stretch.j, k, starts[v], columns.lanes(v), half)
 
             kernel.left.step(self.tile, rows, k, vector)
 

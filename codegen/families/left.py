@@ -17,7 +17,8 @@ from pitc.codegen.engines.pairs import HALVES, PairTile, WideTile
 from pitc.codegen.vector_math import relu
 from pitc.ir.target import CpuLevel
 
-Load = Callable[[int], tir.Expr]
+Load = Callable[[int, int], tir.Expr]
+"""A vector of the right operand; of which k of a step, where it is numbers of words."""
 
 
 class Left(Protocol):
@@ -65,7 +66,7 @@ class Rows:
 
     def step(self, tile: DenseTile, rows: Sequence[tir.Expr], k: tir.Expr, right: Load) -> None:
         """One k."""
-        tile.step((lambda r: self.a[rows[r], k], right))
+        tile.step((lambda r: self.a[rows[r], k], lambda v: right(v, 0)))
 
 
 class Words(Rows):
@@ -183,7 +184,7 @@ class PairRows(Block):
 
     def step(self, tile: DenseTile, rows: Sequence[tir.Expr], k: tir.Expr, right: Load) -> None:
         """Two k."""
-        tile.step((lambda r: self.converted[rows[r] + k], right))
+        tile.step((lambda r: self.converted[rows[r] + k], lambda v: right(v, 0)))
 
 
 class WideBlock(Block):

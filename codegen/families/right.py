@@ -1,9 +1,10 @@
 """The right operand of a dense contraction: where a register tile finds rows of a panel.
 
-In panels it is read in place. As it is stored, `[K, N]` (`kn`) or `[N, K]` (`nk`), perhaps times a
-factor, a piece of a panel at a time is copied to scratch memory, of which all row tiles make use:
-squares of `nk` are transposed in registers on the way. Few row tiles read `kn` in place, and
-multiply squares of `nk` where they are transposed.
+In panels it is read in place; words of two numbers that no instruction multiplies are taken apart,
+a piece at a time for many row tiles. As it is stored, `[K, N]` (`kn`) or `[N, K]` (`nk`), perhaps
+times a factor, a piece of a panel at a time is copied to scratch memory, of which all row tiles
+make use: squares of `nk` are transposed in registers on the way. Few row tiles read `kn` in place,
+and multiply squares of `nk` where they are transposed.
 
     nk, columns i..i + 16 of panel j, a square of rows k..k + 16:
         16 vectors S[64 j + i + r, k..k + 16]  ->  16 vectors panel[k + l, i..i + 16]
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 
 from pitc.codegen import tir
 from pitc.codegen.engines.cpu import DenseTile
+from pitc.codegen.engines.pairs import HALVES
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
 from pitc.ir.variants import FOLD
@@ -30,6 +32,11 @@ STREAMS = 8
 
 class Right(Protocol):
     """A right operand."""
+
+    @property
+    def block_tiles(self) -> int:
+        """Row tiles that share one pass over it, or a copy of a piece."""
+        ...
 
     @property
     def longest(self) -> int | None:
@@ -55,8 +62,11 @@ class Right(Protocol):
         """Have rows start..start + length of panels j..j + count there."""
         ...
 
-    def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int) -> tir.Expr:
-        """A vector of row `k` of panel `j` from column `at` on, whose first `lanes` are columns."""
+    def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int, half: int) -> tir.Expr:
+        """A vector of row `k` of panel `j` from column `at` on, whose first `lanes` are columns.
+
+        Of words that are taken apart the numbers of the first or second row (0, 1).
+        """
         ...
 
     def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
@@ -73,6 +83,7 @@ class Panels:
             into the first-level one, for few row tiles, which soon read them.
     """
 
+    block_tiles = 16
     longest = None
     group = 1
     finishes_panels = False  # but by blocks of k
@@ -84,13 +95,65 @@ class Panels:
     def bring(self, j: tir.Expr, count: tir.Expr, start: tir.Expr, length: tir.Expr) -> None:
         """All of it is there."""
 
-    def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int) -> tir.Expr:
+    def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int, half: int) -> tir.Expr:
         """A vector; behind the last column it is padded."""
         return tir.load(self.b, j, k, at)
 
     def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
         """Ask for a line; `at` may be beyond the row, as rows lie one behind the other."""
         tir.prefetch(self.b, j, k, at, far=self.far)
+
+
+class WordPanels(Panels):
+    """Panels of words of two numbers, taken apart where a row tile reads them."""
+
+    few_tiles = 1
+
+    def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int, half: int) -> tir.Expr:
+        """A vector of one of the numbers."""
+        return HALVES[half](super().load(j, k, at, lanes, half))
+
+
+class WordPieces:
+    """Panels of words of two numbers, of which a piece at a time is taken apart, for all row tiles.
+
+    A piece lies vector by vector: what a tile reads of it fits into half a first-level cache.
+    """
+
+    block_tiles = 16
+    longest = 128
+    group = 1
+    finishes_panels = True
+    few_tiles = 0
+
+    def __init__(self, b: tir.Buffer) -> None:
+        self.b = b
+        self.start: tir.Expr = None
+        self.piece: tir.Buffer = None
+
+    def bring(self, j: tir.Expr, count: tir.Expr, start: tir.Expr, length: tir.Expr) -> None:
+        """Take a piece apart."""
+        self.start = start
+        if self.piece is None:
+            self.piece = tir.workspace(2 * self.longest * PANEL_WIDTH)
+        with tir.serial(0, length) as i:
+            for at in range(0, PANEL_WIDTH, tir.LANES):
+                column = tir.int64(at)
+                tir.prefetch(self.b, j, start + i + AHEAD, column, far=True)
+                words = tir.keep(tir.load(self.b, j, start + i, column))
+                for half, take in enumerate(HALVES):
+                    tir.store(self.piece, take(words), self.place(i, column, half))
+
+    def place(self, i: tir.Expr, at: tir.Expr, half: int) -> tir.Expr:
+        """Where a vector of row `i` of the piece stands, of one of the numbers."""
+        return at * (2 * self.longest) + (i * 2 + half) * tir.LANES
+
+    def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int, half: int) -> tir.Expr:
+        """A vector of the piece."""
+        return tir.load(self.piece, self.place(k - self.start, at, half))
+
+    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
+        """It is near."""
 
 
 class Stored:
@@ -144,6 +207,7 @@ class StoredRight(Stored):
 class InPlace:
     """A matrix that is stored as `kn`, read where it is: some whole rows at a time."""
 
+    block_tiles = 64
     finishes_panels = False
     few_tiles = 3
 
@@ -155,7 +219,7 @@ class InPlace:
     def bring(self, j: tir.Expr, count: tir.Expr, start: tir.Expr, length: tir.Expr) -> None:
         """All of it is there."""
 
-    def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int) -> tir.Expr:
+    def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int, half: int) -> tir.Expr:
         """A vector."""
         return self.stored.product(k, j * PANEL_WIDTH + at, lanes=lanes)
 
@@ -216,6 +280,7 @@ class Pieces:
         side: Of a square that is transposed in registers.
     """
 
+    block_tiles = 64
     longest = FOLD
     group = 1
     finishes_panels = True
@@ -234,7 +299,7 @@ class Pieces:
         copy = self.copied if self.stored.order == "kn" else self.transposed
         copy(j, length)
 
-    def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int) -> tir.Expr:
+    def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int, half: int) -> tir.Expr:
         """A vector of the copy."""
         return tir.load(self.piece, k - self.start, at)
 
@@ -287,7 +352,7 @@ def right_operand(params: Mapping[str, Any], target: CpuLevel) -> tuple[Right, R
     """Declare the arguments of a right operand: `b`, or `s` and perhaps `factor`.
 
     Args:
-        params: `k`, `n`; `stored`: `kn` or `nk`, absent for panels; `factor`: 0 or 1.
+        params: `k`, `n`, `dtype`; `stored`: `kn` or `nk`, absent for panels; `factor`: 0 or 1.
         target: CPU level.
 
     Returns:
@@ -296,6 +361,8 @@ def right_operand(params: Mapping[str, Any], target: CpuLevel) -> tuple[Right, R
     k, n, order = params["k"], params["n"], params.get("stored")
     if not order:
         b = tir.tensor("b", (panel_count(n), k, PANEL_WIDTH))
+        if params["dtype"] == "bfloat16" and not target.multiplies_pairs:
+            return WordPieces(b), WordPanels(b, far=False)
         return Panels(b, far=True), Panels(b, far=False)
     stored = StoredRight(k, n, order, factor=bool(params["factor"]))
     side = target.vector_lanes

@@ -5,19 +5,16 @@ Along its axis a one-hot tensor has at most one. The fact "a is 0 where that one
     a[t, e, c] is 0 where expert[t, e] == 0, or slot[t, c] == 0      ->    1 of e * c elements lives
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
-
-import numpy as np
 
 from pitc.ir.constant import is_zero
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import Digit, Poly
 from pitc.ir.predicate import Test
-from pitc.passes.facts.terms import known_number
-from pitc.passes.rules.build import dimension
+from pitc.passes.rules.record import operator_of
 
 
 def most_elements(graph: Graph, name: str) -> Fraction:
@@ -58,8 +55,8 @@ def _lines(graph: Graph, tests: tuple[Test, ...]) -> Iterator[_Line]:
         return
     (test,) = tests
     producer = graph[test.src].producer if test.src else None
-    hot = None if producer is None else FEW_HOT.get(producer.op_identifier()[:2])
-    found = None if hot is None or producer is None else hot(NodeView(graph, producer))
+    few = None if producer is None else operator_of(producer).few
+    found = None if few is None or producer is None else few(NodeView(graph, producer))
     if found is None or test.pred != "nz" or test.yes or test.somes:
         return
     axis, most = found
@@ -90,48 +87,3 @@ def _overlap(x: Digit, y: Digit) -> bool:
     if ends[0] is None or ends[1] is None or ends[2] is None:
         return True
     return ends[2] % (ends[0] * ends[1]) != 0
-
-
-def _one_hot(view: NodeView) -> tuple[int, int] | None:
-    numbers, shape = view.array(2), view.graph[view.out()].shape
-    if numbers is None or numbers.size != 2 or not is_zero(numbers.reshape(-1)[0].item()):
-        return None
-    axis = None if shape is None else dimension(int(view.attr("axis", -1)), len(shape))
-    return None if axis is None else (axis, 1)
-
-
-def _equal(view: NodeView) -> tuple[int, int] | None:
-    """One operand counts along a dimension that the other has not: `arange(n) == x[.., None]`."""
-    for i in (0, 1):
-        numbers, other = view.array(i), view.graph[view.name(1 - i)].shape
-        if numbers is None or other is None or numbers.dtype.kind not in "iu":
-            continue
-        rank = max(len(other), numbers.ndim)
-        long = [d for d, e in enumerate(numbers.shape) if e > 1]
-        if len(long) != 1 or len(np.unique(numbers)) != numbers.size:
-            continue
-        axis = long[0] + rank - numbers.ndim
-        behind = axis - (rank - len(other))
-        if behind < 0 or other[behind].as_int() == 1:
-            return axis, 1
-    return None
-
-
-def _written(view: NodeView) -> tuple[int, int] | None:
-    """Zeros of which a line gets an element for each of its indices: `zeros[t, ids[t, j]] = x`."""
-    shape = view.graph[view.name(1)].shape
-    start = known_number(view.graph, view.name(0))
-    zeros = start is not None and is_zero(start)
-    axis = dimension(int(view.attr("axis", 0)), len(shape)) if shape and zeros else None
-    most = None if axis is None or shape is None else shape[axis].as_int()
-    return None if axis is None or most is None else (axis, most)
-
-
-FEW_HOT: Mapping[tuple[str, str], Callable[[NodeView], tuple[int, int] | None]] = {
-    ("", "OneHot"): _one_hot,
-    ("", "Equal"): _equal,
-    ("", "ScatterElements"): _written,
-}
-"""Along which dimension of its result a node has few elements that are not 0, and how many at most;
-None where that is not known.
-"""

@@ -50,11 +50,17 @@ from pitc.passes.regions.sight import Condition
 class Detected:
     """A domain's live points at run time."""
 
-    live: ir.Value
     rows: ir.Value
     coords: ir.Value
     offsets: ir.Value
     symbol: str
+
+    @property
+    def live(self) -> ir.Value:
+        """What the detector reads now: a mask may be packed itself, after its detector was made."""
+        detector = self.rows.producer()
+        assert detector is not None and detector.inputs[0] is not None
+        return detector.inputs[0]
 
 
 @dataclass(slots=True)
@@ -112,7 +118,7 @@ class Rewriter:
                 ],
                 min(domain.sources(), default="positions"),
             )
-            self.detected[domain] = Detected(live, rows, coords, offsets, symbol)
+            self.detected[domain] = Detected(rows, coords, offsets, symbol)
         return self.detected[domain]
 
     def _flags(self, names: Sequence[str]) -> ir.Value:

@@ -187,7 +187,6 @@ FORMS = (
         combine=Combine.PRODUCT,
         tried=Tried.TERMS,
         saves=Saves.TERMS,
-        told=unless_no_fact,
     ),
     FormKind(
         "sum of live rows",

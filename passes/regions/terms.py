@@ -224,7 +224,9 @@ def sum_of_scaled_rows(site: PackCandidate) -> Form | Refusal:
         for side in packed_rows(site.context.rows, expr, site.node, known):
             other = _other_rows(site, 1 - known, side.coords)
             summed = tuple(c for c in side.coords if c.dim >= len(expr.shape))
-            if other is None or other.rest or not summed or not _are_all_summed(expr, summed):
+            if other is None or other.rest or not _are_all_summed(expr, summed):
+                continue
+            if summed == side.coords:  # rows of the result are what a sum of all terms has, too
                 continue
             proof = _zero_terms(site.context.graph, side.packing, other.packing)
             if proof is None:

@@ -19,6 +19,7 @@ from pitc.passes.rules import affine, arithmetic, conditions, derivatives, laws,
 from pitc.passes.rules.affine import Order
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import broadcast_read, broadcast_shape, scalar_constant
+from pitc.passes.rules.few import of_numbers
 from pitc.passes.rules.record import (
     OPERATORS,
     UNKNOWN,
@@ -344,6 +345,7 @@ _CONDITIONS = {
         law=laws.unequal,
         order=Order(None, equal=True),
         value=values.equal,
+        few=of_numbers,
     ),
     "Greater": Operator(
         function=_truth(np.greater, monotone=True),

@@ -13,7 +13,7 @@ from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ZERO, Poly, bound, dim_index, nonneg, substitute
 from pitc.ir.region import Region, Test, position
-from pitc.passes.rules import values
+from pitc.passes.rules import few, values
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import Index, bare, dimension, one_axis, positional
 from pitc.passes.rules.record import Adjoint, Items, Operator, PackRule, Zeros, always
@@ -152,7 +152,10 @@ def operand_has_zeros(view: NodeView) -> bool:
     "Scatter",
     assumes=(Assumes.FITTING_SIZES, Assumes.INSIDE),
     has=Operator(
-        zeros=Zeros(operand_has_zeros), items=Items.ANY, adjoint=Adjoint.SCATTERED_ELEMENTS
+        few=few.of_written,
+        zeros=Zeros(operand_has_zeros),
+        items=Items.ANY,
+        adjoint=Adjoint.SCATTERED_ELEMENTS,
     ),
 )
 def scatter_elements(view: NodeView) -> list[TensorExpr]:
@@ -237,7 +240,11 @@ def _off_is_zero(view: NodeView) -> bool:
     "OneHot",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
     has=Operator(
-        finite=always, value=values.one_hot, zeros=Zeros(_off_is_zero, mostly=True), items=Items.ANY
+        finite=always,
+        value=values.one_hot,
+        few=few.of_one_hot,
+        zeros=Zeros(_off_is_zero, mostly=True),
+        items=Items.ANY,
     ),
 )
 def one_hot(view: NodeView) -> list[TensorExpr]:

@@ -222,6 +222,8 @@ class Operator:
         elsewhere: It is operand 0 where that is read, and this number elsewhere; None where a node
             does not say.
         positions: It counts: the operands that it starts from and steps by.
+        few: Along which dimension of its result few elements are not 0, in every run, and how many
+            at most in a line; None where a node does not say.
         live_places: It gives the places of nonzero elements, in order.
         zeros: Zeros of its own.
         extremes_of: The operand of which it looks at the least and the largest element beside 0, so
@@ -264,6 +266,7 @@ class Operator:
     diagonal: Callable[[NodeView], int] | None = None
     elsewhere: Callable[[NodeView], Number | None] | None = None
     positions: tuple[int, int] | None = None
+    few: Callable[[NodeView], tuple[int, int] | None] | None = None
     live_places: bool = False
     zeros: Zeros | None = None
     extremes_of: int | None = None

@@ -110,6 +110,14 @@ def is_boolean(_: Operator, proof: Proof) -> bool:
     return bool(proof.result[0].dtype == np.bool_)
 
 
+def has_few(row: Operator, proof: Proof) -> bool:
+    found = row.few and row.few(NodeView(proof.graph, proof.graph.nodes[0]))
+    if not found:
+        return True
+    axis, most = found
+    return all(bool((np.count_nonzero(y, axis) <= most).all()) for _, y in runs(proof, HOSTILE))
+
+
 CLAIMS: dict[str, tuple[Callable[[Operator], bool], Claim]] = {
     "weights": (lambda row: bool(row.weights), is_sum),
     "powers": (lambda row: bool(row.powers), is_product),
@@ -119,6 +127,7 @@ CLAIMS: dict[str, tuple[Callable[[Operator], bool], Claim]] = {
     "reads_no_element": (lambda row: row.reads_no_element, reads_no_element),
     "square": (lambda row: row.square is not never, is_square),
     "keeps_clean": (lambda row: row.keeps_clean, keeps_clean),
+    "few": (lambda row: row.few is not None, has_few),
     "boolean": (lambda row: row.function is not None and row.function.boolean, is_boolean),
 }
 
@@ -162,6 +171,7 @@ TWINS: dict[str, tuple[str, Any]] = {
     "reads_no_element": ("IsInf", True),
     "square": ("Sub", lambda _: True),
     "keeps_clean": ("Mul", True),
+    "few": ("Trilu", lambda _: (0, 1)),
     "boolean": ("Sign", True),
 }
 

@@ -155,7 +155,7 @@ def test_with_padding_every_token_contraction_runs_packed(file: Path) -> None:
     # queries packed by one mask and keys by another one
     assert contractions(lowered)["attention"] == (4 if file in SEQ2SEQ else 2)
     # a head on the first token; products so small that no row is worth leaving out
-    few = {"experts-all": 2, "deepseek-v3": 17}
+    few = {"deepseek-v3": 17}
     assert contractions(lowered)["ordinary"] == few.get(family(file), 2 * (file in POOLED))
     assert refusals(lowered)[Code.LAYOUT] == 0
 

@@ -23,6 +23,7 @@ OUTPUT = (Kind.M, Kind.N, Kind.E)
 AXES = [frozenset(c) for n in range(4) for c in combinations(OUTPUT, n)]
 ATTENTION = ["softmax over live keys", "gradient of softmax over live keys"]
 ITEMS, TERMS, GROUPED = "fewer_items", "sum of live terms", "grouped product"
+SCALED = "sum of scaled rows"
 
 
 def names(
@@ -61,7 +62,8 @@ def test_what_a_node_is_tried_with() -> None:
         assert names(packs, Combine.MOVE, none, Tried.MOVED) == ["movement", ITEMS]
     assert names(PackRule.ROWS, Combine.MAP, none, Tried.DEAD) == ["same_node", ITEMS]
     assert names(PackRule.CHOICE, Combine.MOVE, none, Tried.DEAD) == ["choice"]
-    assert names(gemm, Combine.PRODUCT, none, Tried.TERMS) == [TERMS]
+    assert names(gemm, Combine.PRODUCT, none, Tried.TERMS) == [TERMS, SCALED]
+    assert names(None, Combine.PRODUCT, none, Tried.TERMS) == [SCALED]
     for packs, combine in product((None, gemm), (Combine.PRODUCT, Combine.BIASED_PRODUCT)):
         assert names(packs, combine, none, Tried.ZEROS) == [
             *("few terms", "live channels", "sparse operand")

@@ -63,6 +63,7 @@ SAFE: dict[str, Any] = {
     "diagonal": None,
     "elsewhere": None,
     "positions": None,
+    "few": None,  # nothing rests on it but the order in which nodes are tried, and prices
     "live_places": False,
     "zeros": None,  # nothing rests on it but the cost of the analysis
     "extremes_of": None,
