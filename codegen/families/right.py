@@ -117,7 +117,11 @@ class WordPanels(Panels):
 class WordPieces:
     """Panels of words of two numbers, of which a piece at a time is taken apart, for all row tiles.
 
-    A piece lies vector by vector: what a tile reads of it fits into half a first-level cache.
+    A piece lies column group by column group, as row tiles read it.
+
+    Args:
+        b: The argument.
+        group: Columns of a group.
     """
 
     block_tiles = 16
@@ -126,8 +130,8 @@ class WordPieces:
     finishes_panels = True
     few_tiles = 0
 
-    def __init__(self, b: tir.Buffer) -> None:
-        self.b = b
+    def __init__(self, b: tir.Buffer, group: int) -> None:
+        self.b, self.width = b, group
         self.start: tir.Expr = None
         self.piece: tir.Buffer = None
 
@@ -146,14 +150,17 @@ class WordPieces:
 
     def place(self, i: tir.Expr, at: tir.Expr, half: int) -> tir.Expr:
         """Where a vector of row `i` of the piece stands, of one of the numbers."""
-        return at * (2 * self.longest) + (i * 2 + half) * tir.LANES
+        column = at % self.width
+        first = (at - column) * (2 * self.longest)
+        return first + (i * 2 + half) * self.width + column
 
     def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int, half: int) -> tir.Expr:
         """A vector of the piece."""
         return tir.load(self.piece, self.place(k - self.start, at, half))
 
     def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
-        """It is near."""
+        """Ask for words of the next piece."""
+        tir.prefetch(self.b, j, k, at, far=True)
 
 
 class Stored:
@@ -362,7 +369,7 @@ def right_operand(params: Mapping[str, Any], target: CpuLevel) -> tuple[Right, R
     if not order:
         b = tir.tensor("b", (panel_count(n), k, PANEL_WIDTH))
         if params["dtype"] == "bfloat16" and not target.multiplies_pairs:
-            return WordPieces(b), WordPanels(b, far=False)
+            return WordPieces(b, target.gemm_tile[1]), WordPanels(b, far=False)
         return Panels(b, far=True), Panels(b, far=False)
     stored = StoredRight(k, n, order, factor=bool(params["factor"]))
     side = target.vector_lanes
