@@ -18,7 +18,7 @@ TORCH ?= torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 EP_SOURCES := $(shell find runtime -name build -prune -o -type f \
 	\( -name '*.cc' -o -name '*.h' -o -name '*.txt' -o -name generate.py \) -print) \
-	$(wildcard pitc/ir/plans/*.py) $(addprefix pitc/ir/,cuda_target.py cuda_variants.py kernel.py machine_header.py panels.py plan.py tiles.py variants.py)
+	$(wildcard pitc/ir/plans/*.py) $(addprefix pitc/ir/,cuda_target.py cuda_variants.py formula.py kernel.py machine_header.py panels.py plan.py tiles.py variants.py)
 BUILD_TOOLS := 'scikit-build-core>=0.11' 'cmake>=3.26' ninja
 STEP := sh tools/step.sh
 # Test processes share the cores: NumPy's threads would only wait for each other.

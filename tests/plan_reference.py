@@ -14,7 +14,7 @@ from onnx.reference.op_run import OpRun
 
 from pitc.codegen.reference import activate
 from pitc.codegen.reference import attention_grad as gradients
-from pitc.ir.formula import REDUCTIONS, WHOLE, Formula
+from pitc.ir.formula import HALVES, REDUCTIONS, WHOLE, Formula
 from pitc.ir.panels import pack_panels
 from pitc.ir.plan import PLAN_VERSION
 from pitc.passes.rules.record import OPERATORS
@@ -534,9 +534,14 @@ def sparse_product(fields: dict[str, str], a: Array, b: Array) -> tuple[Array]:
 def elementwise(fields: dict[str, str], *operands: Array) -> tuple[Array, ...]:
     """Step by step, by the operators' records, in the operands' types."""
     formula = Formula.of(fields["kinds"].split(","), unquote(fields["formula"]))
-    known: dict[str, Array] = {f"x{i}": x for i, x in enumerate(operands)}
+    pairs = list(zip(operands, formula.kinds, strict=True))
+    assert fields.get("by_rows") != "0" or not {*formula.kinds} & {*HALVES}
+    given = [np.split(x, 2, -1)[HALVES.index(k)] if k in HALVES else x for x, k in pairs]
+    known: dict[str, Array] = {f"x{i}": x for i, x in enumerate(given)}
     whole = max(
-        x.shape[-1] for x, kind in zip(operands, formula.kinds, strict=True) if kind == WHOLE
+        x.shape[-1]
+        for x, kind in zip(given, formula.kinds, strict=True)
+        if kind in (WHOLE, *HALVES)
     )
     for k, step in enumerate(formula.steps):
         parts = [known[x] if x in known else np.float32(float.fromhex(x)) for x in step.operands]

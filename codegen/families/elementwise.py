@@ -17,7 +17,7 @@ from typing import Any
 
 from pitc.codegen import tir
 from pitc.codegen.families.elementwise_steps import FUNCTIONS, truth
-from pitc.ir.formula import COLUMN, FLAGS, NUMBER, ROW, Formula, Step
+from pitc.ir.formula import COLUMN, FLAGS, HALVES, NUMBER, RIGHT, ROW, Formula, Step
 from pitc.ir.target import CpuLevel
 
 _FUNCTIONS = {**FUNCTIONS, "Mul": lambda a, b: tir.rounded(a * b)}
@@ -41,8 +41,9 @@ class _Kernel:
 
     def __init__(self, formula: Formula) -> None:
         self.formula = formula
-        rows, self.n = tir.size(), tir.size()
-        shapes = {ROW: (self.n,), COLUMN: (rows,), NUMBER: (1,)}
+        rows, self.n, both = tir.size(), tir.size(), tir.size()
+        shapes: dict[str, tuple[tir.Expr, ...]] = {ROW: (self.n,), COLUMN: (rows,), NUMBER: (1,)}
+        shapes |= dict.fromkeys(HALVES, (rows, both))
         self.operands = [
             tir.tensor(
                 f"x{i}", shapes.get(kind, (rows, self.n)), "int8" if kind == FLAGS else "float32"
@@ -157,4 +158,6 @@ class _Kernel:
             return truth(tir.flags(operand, row, at, lanes=lanes), tir.LANES)
         if kind in (COLUMN, NUMBER):
             return tir.splat(operand[row if kind == COLUMN else tir.int64(0)])
+        if kind == RIGHT:
+            at = at + self.n
         return tir.load(operand, *([] if kind == ROW else [row]), at, lanes=lanes)

@@ -23,7 +23,7 @@ from pitc.codegen.families.elementwise_operands import RUN, THREADS, Known, Oper
 from pitc.codegen.families.elementwise_steps import FUNCTIONS
 from pitc.codegen.ptx import Window
 from pitc.codegen.tir import Expr, T
-from pitc.ir.formula import FLAGS, WHOLE, Formula
+from pitc.ir.formula import FLAGS, HALVES, WHOLE, Formula
 
 _WARPS = THREADS // 32
 _FEW = 4
@@ -38,6 +38,8 @@ def elementwise(symbol: str, params: Mapping[str, Any]) -> Any:
         params: `kinds`, with commas between them, and `formula`.
     """
     formula = Formula.of(params["kinds"].split(","), params["formula"])
+    if {*HALVES} & {*formula.kinds}:
+        raise ValueError("halves of rows have no kernel on GPUs")
     return tir.prim_func(symbol, lambda: _Kernel(formula).emit())
 
 

@@ -2,6 +2,7 @@
 
     c = LessOrEqual(x, 0), Where(c, 0, g)      ->   Elementwise(x, g)
     t = Mul(x, w), Sub(t, ReduceMean(t))       ->   Elementwise(x, w), w a row
+    a, b = Split(x, axis=-1), Mul(Silu(a), b)  ->   Elementwise(x, x), its halves
 
 ONNX Runtime runs such nodes one by one, and each goes through memory. Of what is computed on the
 way, values that are read elsewhere too are further results.
@@ -25,6 +26,7 @@ from pitc.ir.branch import BRANCH
 from pitc.ir.formula import (
     COLUMN,
     FLAGS,
+    HALVES,
     LONGEST,
     MOST_OPERANDS,
     MOST_RESULTS,
@@ -163,7 +165,7 @@ def _groups(graph: Graph) -> Iterator[Group]:
         large = np.prod(
             [d if isinstance(d, int) else EXAMPLE_SIZE for d in group.dims], dtype=float
         )
-        if wide < 2 or large < LEAST_ELEMENTS or WHOLE not in formula.kinds:
+        if wide < 2 or large < LEAST_ELEMENTS or not {WHOLE, *HALVES} & {*formula.kinds}:
             continue
         if formula.by_rows and not (
             isinstance(group.dims[-1], int) and group.dims[-1] >= LEAST_ROW
@@ -301,6 +303,24 @@ def _formula(graph: Graph, group: Group) -> tuple[Formula, list[ir.Value]]:
         squares = operator_of(node).exponent is not None and len(node.inputs) == 2
         names[node.outputs[0]] = f"s{len(steps)}"
         steps.append(Step("Mul", (*read, *read)) if squares else Step(node.op_type, read))
-    kinds = (_kind(graph, x, group.dims) or NUMBER for x in operands)
+    kinds = [_kind(graph, x, group.dims) or NUMBER for x in operands]
+    for i, (x, kind) in enumerate(zip(operands, kinds, strict=True)):
+        if kind == WHOLE and (half := _half(graph, x)) is not None:
+            operands[i], kinds[i] = half
     results = (int(names[x][1:]) for x in group.results())
     return Formula(tuple(kinds), tuple(steps), tuple(results)), operands
+
+
+def _half(graph: Graph, value: ir.Value) -> tuple[ir.Value, str] | None:
+    """What a value is a half of the rows of, and which one; None where it is none."""
+    node = value.producer()
+    if node is None or node.op_identifier() != ("", "Split", "") or len(node.outputs) != 2:
+        return None
+    both = node.inputs[0]
+    dims = None if both is None else dims_of(graph, both)
+    if both is None or not dims or graph.target.kind != "cpu" or not is_outside(graph, node):
+        return None
+    last, n = attribute(node, "axis", 0) % len(dims), (dims_of(graph, value) or (None,))[-1]
+    if last != len(dims) - 1 or not isinstance(n, int) or n < LEAST_ROW or dims[-1] != 2 * n:
+        return None
+    return both, HALVES[node.outputs.index(value)]

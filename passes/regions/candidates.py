@@ -95,12 +95,20 @@ class Search:
         contexts: The domains.
         forms: What was found so far: it grows while candidates are looked for.
         demand: What runs, and what of it packed, once forms are chosen.
+        known: How much lives of domains that were asked for.
     """
 
     graph: Graph
     contexts: Contexts
     forms: dict[ir.Node, Form]
     demand: Demand = field(default_factory=Demand)
+    known: dict[Domain, Lives] = field(default_factory=dict)
+
+    def lives(self, domain: Domain) -> Lives:
+        """How much of a domain lives."""
+        if domain not in self.known:
+            self.known[domain] = lives(self.graph, domain)
+        return self.known[domain]
 
     def free(self, nodes: Iterable[ir.Node | None]) -> Iterator[tuple[ir.Node, TensorExpr]]:
         """Those of some nodes that could have a form and have none so far, with the expressions of
@@ -164,7 +172,7 @@ def rows_left_out(share: Lives, search: Search) -> Iterator[PackCandidate]:
     """Domain by domain, in graph order: those of which so much lives."""
     place = {node: k for k, node in enumerate(search.graph.nodes)}
     for context in search.contexts:
-        if lives(search.graph, context.domain) is not share:
+        if search.lives(context.domain) is not share:
             continue
         makers = {search.graph[name].producer for name in search.contexts.values(context)}
         for node, expr in sorted(search.free(makers), key=lambda found: place[found[0]]):
@@ -217,7 +225,7 @@ def live_terms(shares: Container[Lives], search: Search) -> Iterator[PackCandida
             for context in sorted(contexts, key=lambda c: c.domain not in packed):
                 whole = context.undivided(first_output(node))
                 domain = context.domain
-                if lives(search.graph, domain) in shares and not asks_lines(search.graph, domain):
+                if search.lives(domain) in shares and not asks_lines(search.graph, domain):
                     yield from search.candidates(context, node, expr, whole)
 
 

@@ -18,9 +18,11 @@ from functools import cached_property
 from pitc.ir.digest import sha256
 
 WHOLE, FLAGS, ROW, COLUMN, NUMBER = "whole", "flags", "row", "column", "number"
-KINDS = (WHOLE, FLAGS, ROW, COLUMN, NUMBER)
+LEFT, RIGHT = "left", "right"
+KINDS = (WHOLE, FLAGS, ROW, COLUMN, NUMBER, LEFT, RIGHT)
 """Operands: as large as the result, of float32 or of bool; one number for each place along the last
-axis; one for each row; one for all."""
+axis; one for each row; one for all; the first or the second half of rows that are twice as long."""
+HALVES = (LEFT, RIGHT)
 REDUCTIONS = ("ReduceMean", "ReduceSum")
 MOST_OPERANDS, MOST_RESULTS, MOST_STEPS, LONGEST = 8, 4, 40, 900
 """Of a formula; the last one is of its text."""
@@ -130,4 +132,5 @@ class Formula:
     @property
     def by_rows(self) -> bool:
         """Results depend on which elements are of one row; else all are one long row."""
-        return bool({ROW, COLUMN} & {*self.kinds}) or any(s.op in REDUCTIONS for s in self.steps)
+        rows = {ROW, COLUMN, *HALVES}
+        return bool(rows & {*self.kinds}) or any(s.op in REDUCTIONS for s in self.steps)

@@ -328,6 +328,7 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
       if (kind == ElementwisePlan::kRow) dims = {n};
       if (kind == ElementwisePlan::kColumn) dims = {rows, 1};
       if (kind == ElementwisePlan::kNumber) dims = {};
+      if (kind == ElementwisePlan::kLeft || kind == ElementwisePlan::kRight) dims = {rows, 2 * n};
       std::vector<uint8_t> flags(static_cast<size_t>(rows * n));
       for (uint8_t& flag : flags) flag = random.Below(2) > 0;
       inputs.push_back(kind == ElementwisePlan::kFlags ? OrtValue::Of(kBoolType, dims, flags)

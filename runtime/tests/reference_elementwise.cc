@@ -72,7 +72,26 @@ int Rows(const Any* raw, int32_t count, int) {
   return 0;
 }
 
+// kinds left, right: x0 * x1.
+int Gated(const Any* raw, int32_t count, int) {
+  Args args(raw, count);
+  const Tensor *a = args.Floats(2), *b = args.Floats(2), *y = args.Floats(2);
+  const Part part = ReadPart(args);
+  if (!args.Good()) return -1;
+  const int64_t rows = y->shape[0], n = y->shape[1];
+  for (const Tensor* t : {a, b}) args.Demand(t->shape[0] == rows && t->shape[1] == 2 * n, "shapes");
+  Check(args, part, rows, n);
+  args.Demand(part.j0 == 0 && part.j1 == n, "whole rows");
+  if (!args.Good()) return -1;
+  for (int64_t i = part.r0; i < part.r1; ++i) {
+    for (int64_t j = 0; j < n; ++j)
+      Data<float>(y)[i * n + j] = Data<float>(a)[2 * i * n + j] * Data<float>(b)[(2 * i + 1) * n + j];
+  }
+  return 0;
+}
+
 }  // namespace
 
+KERNEL(elementwise_gated, Gated, 0)
 KERNEL(elementwise_flat, Flat, 0)
 KERNEL(elementwise_rows, Rows, 0)

@@ -114,6 +114,39 @@ def test_one_node_computes_all_of_it(name: str) -> None:
         compare(model, made, feeds(batch, tokens))
 
 
+SPLIT = "a, e = Split <axis = {}, num_outputs = {}> ({}) k = Sigmoid (a) u = Mul (a, k)"
+#: Of each: the split, the outputs, and what operands are.
+GATED: dict[str, tuple[str, list[str], list[str]]] = {
+    "of the last axis": (SPLIT.format(-1, 2, "f"), ["y"], ["left", "right"]),
+    "a half is an output": (SPLIT.format(2, 2, "f"), ["y", "e"], ["left", "right"]),
+    "of another axis": (SPLIT.format(1, 2, "h"), ["y"], ["whole", "whole"]),
+    "of three parts": (
+        SPLIT.replace("a, e", "a, e, o").format(-1, 3, "i"),
+        ["y", "o"],
+        ["whole", "whole"],
+    ),
+    "of short rows": (SPLIT.format(-1, 2, "j"), ["y"], ["whole", "whole"]),
+}
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_halves_of_rows_are_read_where_they_lie(name: str) -> None:
+    split, outputs, kinds = GATED[name]
+    more = ", float[b,t,160] f, float[b,10,80] h, float[b,t,240] i, float[b,t,64,62] j"
+    model = source(f"{split} y = Mul (u, e)", *outputs, more=more)
+    made = lowered(model)
+    (plan,) = plans(made)
+    assert sorted(plan.kinds) == kinds and plan.by_rows == ("left" in kinds)
+    splits = [n for n in made.model.graph if n.op_type == "Split"]
+    assert len(splits) == (kinds[0] == "whole" or "e" in outputs)
+    for batch, tokens in ((2, 5), (0, 5), (1, 1)):
+        given, rng = feeds(batch, tokens), np.random.default_rng(1)
+        for value in "fhij":
+            dims = {"f": (tokens, 160), "h": (10, 80), "i": (tokens, 240), "j": (tokens, 64, 62)}
+            given[value] = rng.standard_normal((batch, *dims[value]), np.float32)
+        compare(model, made, given)
+
+
 @pytest.mark.parametrize("sums", ["ReduceSum (s, last)", "ReduceSum (m, last)"])
 def test_a_sum_of_one_number_is_no_sum_of_a_row(sums: str) -> None:
     model = source(f"m = ReduceMean (x, last) a = {sums} e = Mul (x, a) y = Add (e, x)", "y")

@@ -9,7 +9,7 @@ import pytest
 
 from pitc.codegen.build.cache import kernel_cache
 from pitc.codegen.build.library import build_kernels
-from pitc.ir.formula import COLUMN, FLAGS, NUMBER, ROW, Formula
+from pitc.ir.formula import COLUMN, FLAGS, HALVES, NUMBER, ROW, Formula
 from pitc.ir.kernel import KernelRequest
 from tests.codegen_kernels import LEVELS, bits
 from tests.plan_reference import elementwise
@@ -39,7 +39,10 @@ BY_ROWS = Formula.of(
     ("row", "flags", "column", "whole", "number"),
     "Mul:x3:x0,ReduceMean:s0,Add:s1:x2,Sub:s0:s1,Where:x1:s3:x4;s4;s0;s2",
 )
-FORMULAS = (FLAT, BY_ROWS)
+GATED = Formula.of(
+    ("left", "column", "right"), "Sigmoid:x0,Mul:x0:s0,Mul:s1:x2,ReduceSum:s2,Mul:s2:x1;s4;s3"
+)
+FORMULAS = (FLAT, BY_ROWS, GATED)
 #: Of the first result: no rows, one, many; rows of no elements, a part of a vector, several tasks.
 SHAPES = [(1,), (70,), (3, 17), (0, 64), (2, 3, 64), (300, 400), (1, 1, 70_000)]
 
@@ -80,6 +83,7 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def feeds(formula: Formula, shape: tuple[int, ...], seed: int = 0) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     shapes = {ROW: shape[-1:], COLUMN: (*shape[:-1], 1), NUMBER: (1,)}
+    shapes |= dict.fromkeys(HALVES, (*shape[:-1], 2 * shape[-1]))
     found = [rng.standard_normal(shapes.get(kind, shape), np.float32) for kind in formula.kinds]
     pairs = zip(formula.kinds, found, strict=True)
     return {f"x{i}": x > 0 if kind == FLAGS else x for i, (kind, x) in enumerate(pairs)}
@@ -91,7 +95,7 @@ def wanted(formula: Formula, given: dict[str, Array]) -> tuple[Array, ...]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("formula", FORMULAS, ids=("flat", "by rows"))
+@pytest.mark.parametrize("formula", FORMULAS, ids=("flat", "by rows", "gated"))
 def test_all_results_of_all_shapes(folder: Path, formula: Formula, shape: tuple[int, ...]) -> None:
     path, given = save(folder, model(formula)), feeds(formula, shape)
     got = session(path, quiet_options()).run(None, given)
@@ -137,6 +141,23 @@ def test_wrong_shapes_are_told(folder: Path, name: str, shape: tuple[int, ...], 
     given[name] = np.ones(shape, given[name].dtype)
     with pytest.raises(Exception, match=text):
         session(save(folder, model(BY_ROWS)), quiet_options()).run(None, given)
+
+
+@pytest.mark.parametrize(
+    ("shape", "text"), [((5, 13), "of rows of two halves"), ((5, 16), "of the shape of the other")]
+)
+def test_wrong_halves_are_told(folder: Path, shape: tuple[int, ...], text: str) -> None:
+    given = feeds(GATED, (5, 7)) | {"x2": np.ones(shape, np.float32)}
+    with pytest.raises(Exception, match=text):
+        session(save(folder, model(GATED)), quiet_options()).run(None, given)
+
+
+def test_halves_depend_on_rows(folder: Path) -> None:
+    made = model(GATED)
+    (text,) = [a for a in made.graph.node[0].attribute if a.name == "ep_cache_context"]
+    text.s = text.s.replace(b"by_rows=1", b"by_rows=0")
+    with pytest.raises(Exception, match="halves of rows without by_rows=1"):
+        session(save(folder, made), quiet_options())
 
 
 def test_numbers_that_stand_for_truth_values_are_refused(folder: Path) -> None:

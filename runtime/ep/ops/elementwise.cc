@@ -3,11 +3,30 @@
 #include <optional>
 
 namespace pitc {
+namespace {
+
+bool IsHalf(size_t kind) {
+  return kind == ElementwisePlan::kLeft || kind == ElementwisePlan::kRight;
+}
+
+// The shape of a result, as an operand of a kind tells it; of others nothing.
+std::optional<Shape> ToldBy(size_t kind, const Tensor& x) {
+  if (kind == ElementwisePlan::kWhole || kind == ElementwisePlan::kFlags) return x.shape;
+  if (!IsHalf(kind)) return std::nullopt;
+  Shape half = x.shape;
+  Expect(half.rank > 0 && half.dims[half.rank - 1] % 2 == 0, x, "of rows of two halves");
+  half.dims[half.rank - 1] /= 2;
+  return half;
+}
+
+}  // namespace
 
 void CheckCounts(const ElementwisePlan& plan) {
   if (plan.kinds.size() > kMostOperands || plan.columns.size() > kMostResults)
     Fail("plan: ", plan.kinds.size(), " operands and ", plan.columns.size(),
          " results are too many");
+  for (size_t kind : plan.kinds)
+    if (IsHalf(kind) && !plan.by_rows) Fail("plan: halves of rows without by_rows=1");
 }
 
 ElementwiseRows CheckElementwise(const ElementwisePlan& plan,
@@ -21,9 +40,10 @@ ElementwiseRows CheckElementwise(const ElementwisePlan& plan,
     } else {
       ExpectNumbers(x, Element::kFloat32, 0);
     }
-    if (!flags && plan.kinds[i] != ElementwisePlan::kWhole) continue;
-    if (!found) found = x.shape;
-    Expect(x.shape == *found, x, "of the shape of the other operands");
+    const std::optional<Shape> told = ToldBy(plan.kinds[i], x);
+    if (!told) continue;
+    if (!found) found = told;
+    Expect(*told == *found, x, "of the shape of the other operands");
   }
   if (!found || found->rank == 0) Fail("elementwise: no operand of the shape of the result");
   const int last = found->rank - 1;
@@ -62,6 +82,10 @@ void ElementwiseRows::AddOperand(KernelCall* call, const ElementwisePlan& plan, 
       break;
     case ElementwisePlan::kNumber:
       call->Floats(data, {1});
+      break;
+    case ElementwisePlan::kLeft:
+    case ElementwisePlan::kRight:
+      call->Floats(data, {rows, 2 * n});
       break;
     case ElementwisePlan::kFlags:
       call->Words(data, 1, {rows, n});

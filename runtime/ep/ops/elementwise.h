@@ -24,7 +24,7 @@ struct ElementwiseRows {
   const Shape& Of(const ElementwisePlan& plan, size_t result) const {
     return plan.columns[result] != 0 ? column : whole;
   }
-  // As kernels take them.
+  // As kernels take them. Of a half both are there.
   void AddOperand(KernelCall* call, const ElementwisePlan& plan, size_t operand,
                   const void* data) const;
   void AddResult(KernelCall* call, const ElementwisePlan& plan, size_t result, void* data) const;
