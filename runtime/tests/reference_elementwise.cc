@@ -85,7 +85,8 @@ int Gated(const Any* raw, int32_t count, int) {
   if (!args.Good()) return -1;
   for (int64_t i = part.r0; i < part.r1; ++i) {
     for (int64_t j = 0; j < n; ++j)
-      Data<float>(y)[i * n + j] = Data<float>(a)[2 * i * n + j] * Data<float>(b)[(2 * i + 1) * n + j];
+      Data<float>(y)[i * n + j] =
+          Data<float>(a)[2 * i * n + j] * Data<float>(b)[(2 * i + 1) * n + j];
   }
   return 0;
 }

@@ -127,6 +127,11 @@ def test_steps_have_the_bits_of_numpy(name: str, blocks: int) -> None:
                 assert (np.signbit(mine) == np.signbit(theirs))[known].all()
 
 
+def test_halves_of_rows_are_for_cpus() -> None:
+    with pytest.raises(ValueError, match="halves of rows have no kernel on GPUs"):
+        elementwise_cuda.elementwise("gated", {"kinds": "left,right", "formula": "Mul:x0:x1;s0"})
+
+
 def test_functions_of_the_library() -> None:
     for rows, n in SIZES:
         given = operands(formula_of(LIBRARY), rows, n, 0.1)
