@@ -96,6 +96,9 @@ def reference(model: onnx.ModelProto, config: ExpertsConfig, x: Array) -> Array:
         gates = shares[t, best]
         gates = gates / gates.sum() if config.scaled else gates
         e, gate = best[choice], gates[choice]
+        if e >= config.experts:  # that give nothing, the token, or a vector
+            y[t] += gate * [0 * row, row, w["vector"]][e - config.experts]
+            continue
         taken[e] += 1
         if not config.capacity or taken[e] <= config.capacity:
             h = row @ w["up"][e] + (w["up.bias"][e] if config.bias else 0)
@@ -106,6 +109,10 @@ def reference(model: onnx.ModelProto, config: ExpertsConfig, x: Array) -> Array:
                 h = np.maximum(h, 0)
             y[t] += gate * (h @ w["down"][e] + (w["down.bias"][e] if config.bias else 0))
     return y
+
+
+FREE = 3
+"""Experts of the form `plus` that compute nothing."""
 
 
 class _Layer:
@@ -120,6 +127,7 @@ class _Layer:
         sizes: Mapping[str, tuple[int, ...]] = {
             **{"router": (d, e), "up": (e, d, self.wide), "down": (e, f, d)},
             **({"up.bias": (e, self.wide), "down.bias": (e, d)} if config.bias else {}),
+            **({"router": (d, e + FREE), "vector": (d,)} if config.form == "plus" else {}),
         }
         scales = {"router": 2 * d**-0.5, "up": d**-0.5, "down": f**-0.5}
         self.arrays = {
@@ -252,6 +260,28 @@ def all_experts_labels(layer: _Layer, x: str) -> str:
 
     h = layer.activate(product(x, "up", "td,edf->tef"))
     return g.op("Einsum", spread, product(h, "down", "tef,efd->ted"), equation="te,ted->td")
+
+
+def plus(layer: _Layer, x: str) -> str:
+    """MoE++: beside the experts one that gives 0, one that gives the token, and one a vector."""
+    g, config = layer.g, layer.config
+    gates, ids = layer.route(x)
+    real, none = g.const(config.experts, np.int64), g.const(0.0)
+    computes = g.op("Less", ids, real)
+    flat = g.op("Reshape", g.op("Where", computes, ids, g.const(0, np.int64)), g.ints(-1))
+
+    def product(rows: str, name: str) -> str:
+        w = g.op("Gather", layer.weight(name), flat, axis=0)
+        y = g.op("MatMul", g.op("Unsqueeze", rows, g.ints(1)), w)
+        return layer.biased(g.op("Squeeze", y, g.ints(1)), name, flat)
+
+    h = layer.activate(product(_repeated(layer, x), "up"))
+    y = layer.weighted(product(h, "down"), g.op("Where", computes, gates, none))
+    for number, free in ((config.experts + 1, x), (config.experts + 2, layer.weight("vector"))):
+        taken = g.op("Equal", ids, g.const(number, np.int64))
+        gate = g.reduce("ReduceSum", g.op("Where", taken, gates, none), -1)
+        y = g.op("Add", y, g.op("Mul", free, gate))
+    return y
 
 
 def loop(layer: _Layer, x: str) -> str:
@@ -397,6 +427,7 @@ OTHERS: dict[str, Callable[[_Layer, str], str]] = {
     "index_add_hits": index_add_hits,
     "operator": operator,
     "capacity": capacity,
+    "plus": plus,
 }
 """Other ways."""
 

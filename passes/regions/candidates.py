@@ -215,7 +215,8 @@ def rows_by_index(search: Search) -> Iterator[PackCandidate]:
 def live_terms(shares: Container[Lives], search: Search) -> Iterator[PackCandidate]:
     """Contractions and sums whose operands may be unread, or 0, at terms."""
     for node, expr in search.free(search.graph.nodes):
-        contracts = operator_of(node).packs is PackRule.CONTRACTION or sums_products(expr)
+        products = sums_products(expr) and expr.combine is Combine.PRODUCT
+        contracts = operator_of(node).packs is PackRule.CONTRACTION or products
         sums = expr.combine in (Combine.REDUCE, Combine.SCATTER) and expr.reducer is Reducer.SUM
         if (contracts or sums) and sizes_known(search.graph, expr.shape):
             names = input_names(node)

@@ -68,6 +68,7 @@ MODULES = {  # the most important first; with what no answer rests on
     "pitc.passes.regions.looked_up": set(),
     "pitc.passes.regions.live_share": set(),
     "pitc.passes.facts.few_elements": set(),
+    "pitc.passes.rules.few": set(),
     "pitc.passes.siblings.joined": {"MOST_STEPS"},
     "pitc.passes.siblings.rules": set(),
     "pitc.passes.siblings.sums": {"LEAST_TERMS", "LEAST_LISTS"},

@@ -246,21 +246,6 @@ def slots(g: GraphBuilder, x: str, ids: str) -> str:
     return g.op("MatMul", hot, means)
 
 
-def experts_that_compute_nothing(g: GraphBuilder, x: str, ids: str) -> str:
-    """MoE++: beside E - 3 experts one that gives 0, one that gives the token, and one a vector."""
-    one, real = g.op("Mod", first_ids(g, ids), number(g, E)), number(g, E - 3)
-    shares = g.op("Softmax", g.op("MatMul", x, table(g, "router", D, E)), axis=1)
-    gate = g.op("GatherElements", shares, g.op("Unsqueeze", one, g.ints(1)), axis=1)
-    computes = g.op("Less", one, real)
-    mine = g.op("Where", g.op("Unsqueeze", computes, g.ints(1)), gate, g.const(0.0))
-    safe = g.op("Where", computes, one, number(g, 0))
-    y = g.op("Mul", block(g, x, safe, count=E - 3), mine)
-    for e, free in ((E - 2, x), (E - 1, table(g, "vector", D))):
-        taken = g.op("Unsqueeze", g.op("Equal", one, number(g, e)), g.ints(1))
-        y = g.op("Add", y, g.op("Mul", free, g.op("Where", taken, gate, g.const(0.0))))
-    return y
-
-
 #: Layers, and how many of their products run grouped.
 FORMS: list[tuple[Layer, int]] = [
     (int32_from_the_end, 2),
@@ -284,7 +269,6 @@ FORMS: list[tuple[Layer, int]] = [
     (that_replace_rows, 0),
     (sixteen_terms, 2),
     (slots, 0),
-    (experts_that_compute_nothing, 2),
 ]
 
 

@@ -142,12 +142,13 @@ def test_wrong_operands_are_told(make: Make, name: str, shape: tuple[int, ...], 
         make(5).run(None, given)
 
 
-@pytest.mark.parametrize("form", [*FORMS, "operator"])
+@pytest.mark.parametrize("form", [*FORMS, "operator", "plus"])
 def test_layers_of_experts(form: str) -> None:
     """Compiled, as the float64 reference says: of no token, one, and many."""
     config = ExpertsConfig(form, experts=8, hidden=96, ffn=192, gated=True, bias=True)
     proto = experts(config, np.random.default_rng(3))
-    drawn = experts(replace(config, form="looked_up"), np.random.default_rng(3))  # the same weights
+    plain = "plus" if form == "plus" else "looked_up"  # the same weights, by names
+    drawn = experts(replace(config, form=plain), np.random.default_rng(3))
     compiled = pitc.compile(proto, suggest=False)
     assert [r.lowering for r in compiled.report.nodes].count("grouped") == 2
     for t in (1, 65) if "labels" in form else (0, 1, 65):  # an Einsum of none ends the process
