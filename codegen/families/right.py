@@ -77,10 +77,11 @@ class Right(Protocol):
 class Panels:
     """`b`, in panels.
 
+    Lines are asked for into the second-level cache, where many may be on their way: into the
+    first-level one, products of few rows took up to twice as long (Zen 4).
+
     Args:
         b: The argument.
-        far: Lines are asked for into the second-level cache, where many may be on their way; else
-            into the first-level one, for few row tiles, which soon read them.
     """
 
     block_tiles = 16
@@ -89,8 +90,8 @@ class Panels:
     finishes_panels = False  # but by blocks of k
     few_tiles = 6
 
-    def __init__(self, b: tir.Buffer, *, far: bool) -> None:
-        self.b, self.far = b, far
+    def __init__(self, b: tir.Buffer) -> None:
+        self.b = b
 
     def bring(self, j: tir.Expr, count: tir.Expr, start: tir.Expr, length: tir.Expr) -> None:
         """All of it is there."""
@@ -101,7 +102,7 @@ class Panels:
 
     def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
         """Ask for a line; `at` may be beyond the row, as rows lie one behind the other."""
-        tir.prefetch(self.b, j, k, at, far=self.far)
+        tir.prefetch(self.b, j, k, at, far=True)
 
 
 class WordPanels(Panels):
@@ -369,8 +370,8 @@ def right_operand(params: Mapping[str, Any], target: CpuLevel) -> tuple[Right, R
     if not order:
         b = tir.tensor("b", (panel_count(n), k, PANEL_WIDTH))
         if params["dtype"] == "bfloat16" and not target.multiplies_pairs:
-            return WordPieces(b, target.gemm_tile[1]), WordPanels(b, far=False)
-        return Panels(b, far=True), Panels(b, far=False)
+            return WordPieces(b, target.gemm_tile[1]), WordPanels(b)
+        return Panels(b), Panels(b)
     stored = StoredRight(k, n, order, factor=bool(params["factor"]))
     side = target.vector_lanes
     few = InPlace(stored) if order == "kn" else Turned(stored, side)
