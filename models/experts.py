@@ -188,14 +188,19 @@ def looked_up(layer: _Layer, x: str) -> str:
     gates, ids = layer.route(x)
     ids = g.op("Reshape", ids, g.ints(-1))
 
+    return layer.weighted(_by_matrices(layer, x, ids), gates)
+
+
+def _by_matrices(layer: _Layer, x: str, ids: str) -> str:
+    """What the experts of these numbers give for each token, [tokens * top, hidden]."""
+    g = layer.g
+
     def product(rows: str, name: str) -> str:
         w = g.op("Gather", layer.weight(name), ids, axis=0)
         y = g.op("MatMul", g.op("Unsqueeze", rows, g.ints(1)), w)
         return layer.biased(g.op("Squeeze", y, g.ints(1)), name, ids)
 
-    return layer.weighted(
-        product(layer.activate(product(_repeated(layer, x), "up")), "down"), gates
-    )
+    return product(layer.activate(product(_repeated(layer, x), "up")), "down")
 
 
 def looked_up_left(layer: _Layer, x: str) -> str:
@@ -269,14 +274,7 @@ def plus(layer: _Layer, x: str) -> str:
     real, none = g.const(config.experts, np.int64), g.const(0.0)
     computes = g.op("Less", ids, real)
     flat = g.op("Reshape", g.op("Where", computes, ids, g.const(0, np.int64)), g.ints(-1))
-
-    def product(rows: str, name: str) -> str:
-        w = g.op("Gather", layer.weight(name), flat, axis=0)
-        y = g.op("MatMul", g.op("Unsqueeze", rows, g.ints(1)), w)
-        return layer.biased(g.op("Squeeze", y, g.ints(1)), name, flat)
-
-    h = layer.activate(product(_repeated(layer, x), "up"))
-    y = layer.weighted(product(h, "down"), g.op("Where", computes, gates, none))
+    y = layer.weighted(_by_matrices(layer, x, flat), g.op("Where", computes, gates, none))
     for number, free in ((config.experts + 1, x), (config.experts + 2, layer.weight("vector"))):
         taken = g.op("Equal", ids, g.const(number, np.int64))
         gate = g.reduce("ReduceSum", g.op("Where", taken, gates, none), -1)

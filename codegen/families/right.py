@@ -77,8 +77,7 @@ class Right(Protocol):
 class Panels:
     """`b`, in panels.
 
-    Lines are asked for into the second-level cache, where many may be on their way: into the
-    first-level one, products of few rows took up to twice as long (Zen 4).
+    Lines are asked for into the second-level cache, where many may be on their way.
 
     Args:
         b: The argument.
