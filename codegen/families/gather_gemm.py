@@ -16,6 +16,12 @@ A stretch is a k block of a panel. For few rows it is much shorter: B comes from
 tiles after the first one read it from the first-level cache, and all of them ask for a share of the
 next one, so that memory never rests. A short row tile repeats its last row and drops the copies.
 
+Rows that all fit into one register tile (`CpuLevel.lone_tiles`) multiply each number of B once, on
+its way from memory, for all of k at a time. Whole rows of a panel are read in order, which the
+processor foresees: asking for them, too, made it slower. Parts of rows are asked for.
+
+    AVX-512:   1..6 rows   ->   tiles of 2, 4, 6 rows x 64 columns    7..14   ->   8..14 x 32
+
 A matrix that is computed when the model runs is read as it is stored (`right.py`): a stretch is a
 piece of it then.
 
@@ -44,8 +50,8 @@ PAIR = 2
 """Rows of the low row tile: as fast as a single row, which waits for its own sums."""
 STREAM_K = 48
 """Length of a short stretch: two of them are three quarters of a first-level cache of 32 KiB."""
-NEAR_K = 32
-"""How far ahead a lone row tile asks for B: 8 KiB, the best of 1 to 32 KiB."""
+LONE_K = 128
+"""How far ahead a lone row tile asks for B: 32 KiB, the best of 8 to 64 KiB (Zen 4)."""
 
 
 def k_block(k: int) -> int:
@@ -115,6 +121,8 @@ class _Stretch:
     ahead: tir.Expr
     share: tir.Expr
     """Elements of a row that each of the row tiles asks for, rounded up."""
+    lone: bool = False
+    """There is one row tile."""
 
 
 class _Kernel:
@@ -154,6 +162,7 @@ class _Kernel:
         self.epilogue = Epilogue(params["activation"], self.n, bias, residual, pieces)
         self.sums: tir.Buffer = None
         self.totals: tir.Buffer = None
+        self.done: tir.Buffer = None
         self.behind = 0  # where sums of blocks of k that are complete stand, behind the others
         self.apart = 0  # and how far those of a panel from the next one's, if there are several
 
@@ -165,6 +174,8 @@ class _Kernel:
             **{"in_pairs": self.in_pairs, "words": self.left_words},
             "input_relu": self.input_relu,
         }
+        lone = self.target.lone_tiles[-1][0]
+        self.done = tir.workspace(max(lone, self.tile_rows) * PANEL_WIDTH)
         self.left = left_operand(self.a, self.rows_a, tir.bind(most), self.target, **kinds)
         with tir.serial(0, (self.i1 - self.i0 + block - 1) // block) as ib:
             first = tir.bind(self.i0 + ib * block)
@@ -173,18 +184,46 @@ class _Kernel:
             tiles = self.cut_rows(first, count)
             many, few = self.right
             if many.finishes_panels or self.k > FOLD or self.rounds_result:
-                kept = block if many.finishes_panels else few.few_tiles * self.tile_rows
+                kept = max(block if many.finishes_panels else few.few_tiles * self.tile_rows, lone)
                 if not isinstance(few, Turned):
                     self.apart = few.few_tiles * self.tile_rows * PANEL_WIDTH
                     kept = max(kept, few.group * few.few_tiles * self.tile_rows)
                 self.behind = kept * PANEL_WIDTH
                 self.sums = tir.workspace(2 * self.behind)
                 self.totals = tir.workspace(self.tile_rows * PANEL_WIDTH)
-            tir.either(
-                tiles.count <= few.few_tiles,
-                lambda: self.few(tiles, few),
-                lambda: self.stretches(tiles, many),
-            )
+            if self.stored:
+                self.some_tiles(tiles)
+            else:
+                fits = count <= lone
+                tir.either(
+                    fits, lambda: self.lone_tile(first, count), lambda: self.some_tiles(tiles)
+                )
+
+    def lone_tile(self, first: tir.Expr, count: tir.Expr) -> None:
+        """The lowest row tile that holds all rows of a block."""
+        right = self.right[1]
+        assert not isinstance(right, Turned)
+        zero, whole, lower = tir.int64(0), tir.int64(self.k), 0
+        for rows, columns in self.target.lone_tiles:
+            holds = tir.both(count > lower, count <= rows)
+            with tir.when(holds), tir.serial(self.j0, self.j1) as j:
+                ahead, share = tir.int64(LONE_K), tir.int64(PANEL_WIDTH)
+                stretch = _Stretch(right, j, zero, zero, whole, ahead, share, lone=True)
+                for group in self.column_groups(stretch, columns):
+                    _RegisterTile(self, stretch, group, first, rows).emit(zero)
+            lower = rows
+
+    def some_tiles(self, tiles: _RowTiles) -> None:
+        """Few row tiles, or many."""
+        many, few = self.right
+        if not few.few_tiles:
+            self.stretches(tiles, many)
+            return
+        tir.either(
+            tiles.count <= few.few_tiles,
+            lambda: self.few(tiles, few),
+            lambda: self.stretches(tiles, many),
+        )
 
     def few(self, tiles: _RowTiles, right: Right | Turned) -> None:
         """Few row tiles."""
@@ -215,9 +254,7 @@ class _Kernel:
             longest = block_k = tir.int64(self.k_block)
             ahead = whole
         else:
-            lone, short = tiles.count == 1, tir.int64(STREAM_K)
-            longest = tir.hold(tir.select(lone, whole, short))
-            ahead = tir.hold(tir.select(lone, tir.int64(NEAR_K), short))
+            longest = ahead = tir.int64(STREAM_K)
         share = tir.hold((PANEL_WIDTH - 1 + tiles.count) // tiles.count)
         blocks = tir.serial(0, (self.k + block_k - 1) // block_k)
         groups = tir.serial(0, (self.j1 - self.j0 + right.group - 1) // right.group)
@@ -300,9 +337,8 @@ class _RegisterTile:
             self.take(number)
             self.write(kernel.epilogue)
             return
-        if kernel.k <= (stretch.right.longest or STREAM_K) or (
-            self.is_far and not kernel.in_blocks and kernel.k <= FOLD
-        ):
+        in_one = stretch.lone or (self.is_far and not kernel.in_blocks)
+        if kernel.k <= (stretch.right.longest or STREAM_K) or (in_one and kernel.k <= FOLD):
             self.fetch()
             self.tile.clear()
             self.multiply(number)
@@ -439,12 +475,14 @@ class _RegisterTile:
         before = tir.hold(number * stretch.length + (first - stretch.start))
         next_start = tir.hold(stretch.start + stretch.ahead)
         starts = [columns.start + v * tir.LANES for v in range(columns.vectors)]
+        is_foreseen = stretch.lone and columns.vectors * tir.LANES == PANEL_WIDTH
+        asked = [] if is_foreseen else starts
 
         def step(i: tir.Expr) -> None:
             k = first + i
             # A share is shorter than a row, so lines are named several times: that is free.
             part = tir.hold((before + i) * stretch.share)
-            for start in starts:
+            for start in asked:
                 right.ask(stretch.j, next_start, part + start)
 
             def vector(v: int, half: int) -> tir.Expr:
@@ -453,27 +491,29 @@ class _RegisterTile:
             kernel.left.step(self.tile, rows, k, vector)
 
         count = stretch.length if length is None else length
-        tir.unrolled(count, UNROLL_K, step, rest=kernel.k % UNROLL_K > 0)
+        by = 1 if stretch.lone else UNROLL_K  # it waits for memory
+        tir.unrolled(count, by, step, rest=kernel.k % by > 0)
 
     def write(self, epilogue: Epilogue | None) -> None:
         """Store every vector, but not of repeated rows; without an epilogue the sums as they are,
         before the last k block.
-        """
-        for r in range(self.tile.rows):
-            with tir.when(self.first + r < self.kernel.i1):
-                self.write_row(r, epilogue)
 
-    def write_row(self, r: int, epilogue: Epilogue | None) -> None:
-        """Store one row; a run-time loop over its vectors keeps the code of an activation short."""
-        columns, kernel, row = self.columns, self.kernel, self.listed[r]
-        sums = tir.stack(columns.vectors)
-        for v, total in enumerate(self.tile.row(r)):
-            tir.assign(sums, total, v)
+        Loops over rows and vectors, of sums in scratch memory: an activation is a lot of code.
+        """
+        kernel, width = self.kernel, self.columns.vectors * tir.LANES
+        self.tile.put(kernel.done, [tir.int64(r * width) for r in range(self.tile.rows)])
+        rows = tir.bind(tir.smaller(tir.int64(self.tile.rows), kernel.i1 - self.first))
+        with tir.serial(0, rows) as r:
+            self.write_row(tir.bind(self.first + r), r * width, epilogue)
+
+    def write_row(self, row: tir.Expr, start: tir.Expr, epilogue: Epilogue | None) -> None:
+        """Store a row of the list, whose sums are in scratch memory."""
+        columns, kernel = self.columns, self.kernel
         row_c = tir.index_of(kernel.rows_c, row)
 
         def put(v: tir.Expr, lanes: int) -> None:
             at = tir.bind(self.column + v * tir.LANES)
-            x = tir.keep(sums[v])
+            x = tir.keep(tir.load(kernel.done, start + v * tir.LANES))
             value = tir.keep(epilogue.finish(x, row, at, lanes) if epilogue else x)
             if kernel.rounds_result:
                 pairs.store_halves(kernel.c, value, row_c, at, lanes=lanes)

@@ -107,8 +107,6 @@ class Panels:
 class WordPanels(Panels):
     """Panels of words of two numbers, taken apart where a row tile reads them."""
 
-    few_tiles = 1
-
     def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int, half: int) -> tir.Expr:
         """A vector of one of the numbers."""
         return HALVES[half](super().load(j, k, at, lanes, half))

@@ -27,6 +27,8 @@ class CpuLevel:
         vector_registers: Hardware vector registers.
         gemm_tile: Register tile of a dense contraction, rows x columns.
         pair_columns: Columns of the register tile of two rows, which divide a panel.
+        lone_tiles: Register tiles, rows x columns, of products whose rows all fit into one: the
+            lowest that holds them. Each number of the matrix is read once then.
         listed_tile: Register tile of a contraction over listed micro-tiles, rows x columns; the
             rows divide a group of rows, the columns a panel.
         row_columns: Columns that a contraction over listed elements of one row computes at once, a
@@ -46,6 +48,7 @@ class CpuLevel:
     vector_registers: int
     gemm_tile: tuple[int, int]
     pair_columns: int
+    lone_tiles: tuple[tuple[int, int], ...]
     listed_tile: tuple[int, int]
     row_columns: int
     attention_lanes: tuple[int, ...]
@@ -57,8 +60,32 @@ class CpuLevel:
 
 
 CPU_LEVELS = (
-    CpuLevel("v4", "x86-64-v4", 16, 32, (6, 64), 64, (4, 64), 128, (32, 16), (8, 12)),
-    CpuLevel("v3", "x86-64-v3", 8, 16, (6, 16), 32, (4, 16), 64, (16,), (6,)),
+    CpuLevel(
+        "v4",
+        "x86-64-v4",
+        vector_lanes=16,
+        vector_registers=32,
+        gemm_tile=(6, 64),
+        pair_columns=64,
+        lone_tiles=((2, 64), (4, 64), (6, 64), (8, 32), (10, 32), (12, 32), (14, 32)),
+        listed_tile=(4, 64),
+        row_columns=128,
+        attention_lanes=(32, 16),
+        attention_rows=(8, 12),
+    ),
+    CpuLevel(
+        "v3",
+        "x86-64-v3",
+        vector_lanes=8,
+        vector_registers=16,
+        gemm_tile=(6, 16),
+        pair_columns=32,
+        lone_tiles=((1, 64), (2, 32), (4, 16), (6, 16)),
+        listed_tile=(4, 16),
+        row_columns=64,
+        attention_lanes=(16,),
+        attention_rows=(6,),
+    ),
 )
 """Of x86-64, best first."""
 
@@ -78,15 +105,16 @@ V4_AMX = replace(
 NEON = CpuLevel(
     "neon",
     "generic",
-    8,
-    32,
-    (6, 16),
-    32,
-    (4, 16),
-    64,
-    (16,),
-    (6,),
-    "aarch64-unknown-linux-gnu",
+    vector_lanes=8,
+    vector_registers=32,
+    gemm_tile=(6, 16),
+    pair_columns=32,
+    lone_tiles=((2, 32), (6, 16)),
+    listed_tile=(4, 16),
+    row_columns=64,
+    attention_lanes=(16,),
+    attention_rows=(6,),
+    triple="aarch64-unknown-linux-gnu",
 )
 
 

@@ -34,7 +34,7 @@ SHAPES = [
 ]
 LONG_SHAPES = [(1300, 840, "relu", 1, 1), (70, 100, "none", 0, 0)]
 """Of several stretches of k and groups of columns, and of one."""
-COUNTS = (0, 1, 2, 3, 5, 6, 7, 13, 97)
+COUNTS = (0, 1, 2, 3, 4, 5, 6, 7, 9, 11, 13, 15, 97)
 Shape = tuple[int, int, str, int, int]
 STORED: tuple[dict[str, int], ...]
 STORED = ({}, {"left_words": 1}, {"left_words": 1, "rounds_result": 1})
