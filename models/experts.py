@@ -396,17 +396,14 @@ def operator(layer: _Layer, x: str) -> str:
         kind = {"activation_type": "swiglu", "swiglu_fusion": 1}
         kind |= {"activation_alpha": 1.0, "activation_beta": 0.0}
 
-    def operands(name: str, columns: int) -> list[str]:
-        none = np.zeros((config.experts, columns), np.float32)
-        matrix, bias = layer.arrays[name], layer.arrays.get(f"{name}.bias", none)
-        if config.gated and name == "up":
-            matrix, bias = (
-                np.stack(np.split(w, 2, axis=-1), axis=-1).reshape(w.shape) for w in (matrix, bias)
-            )
-        matrix = np.swapaxes(matrix, 1, 2)
-        return [layer.named(f"{name}.in turn", matrix), layer.named(f"{name}.bias in turn", bias)]
+    def in_turn(name: str, array: Array) -> str:
+        if config.gated and name.startswith("up"):
+            array = np.stack(np.split(array, 2, axis=-1), axis=-1).reshape(array.shape)
+        array = array if name.endswith("bias") else np.swapaxes(array, 1, 2)
+        return layer.named(f"{name} in turn", array)
 
-    inputs = (x, logits, *operands("up", layer.wide), *operands("down", config.hidden))
+    names = ("up", "up.bias", "down", "down.bias")
+    inputs = (x, logits, *(in_turn(k, layer.arrays[k]) if k in layer.arrays else "" for k in names))
     counts = {"k": config.top, "normalize_routing_weights": int(config.scaled)}
     return g.op("MoE", *inputs, domain="com.microsoft", **counts, **kind)
 

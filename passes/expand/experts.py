@@ -6,6 +6,11 @@
 The kernel leaves out an expert whose share is not above 0, also where the share is NaN. As parts,
 the products run grouped (`regions/grouped.py`); where they would not, the matrices of every token
 would be copied, so that such a node stays as it is.
+
+SwiGLU's gates and what they multiply take turns in `up`, whose rows are put in order once, so that
+elementwise kernels read halves of its product where they lie:
+
+    rows g0 x0 g1 x1   ->   g0 g1 x0 x1
 """
 
 from collections.abc import Callable, Mapping
@@ -53,10 +58,14 @@ def mixture_of_experts(body: Body) -> list[ir.Value | None]:
     sizes = _sizes(body, 2 if kind == "swiglu" else 1)
     shares, ids = _route(body, sizes)
     tokens = body.reshape(body.input(X), -1, sizes.hidden)
-    hidden = _product(body, body.unsqueeze(tokens, 1, 3), UP, ids)
-    hidden = _activated(body, _biased(body, hidden, UP_BIAS, ids), kind, sizes)
-    rows = _product(body, body.unsqueeze(hidden, 3), DOWN, ids)
-    rows = _biased(body, rows, DOWN_BIAS, ids)
+    up, bias = body.input(UP), body.optional(UP_BIAS)
+    if kind == "swiglu":
+        up = _gates_first(body, up, sizes.wide)
+        bias = bias and _gates_first(body, bias, sizes.wide)
+    hidden = _product(body, body.unsqueeze(tokens, 1, 3), up, bias, ids)
+    hidden = ACTIVATIONS[kind](body, hidden, sizes)
+    down, bias = body.input(DOWN), body.optional(DOWN_BIAS)
+    rows = _product(body, body.unsqueeze(hidden, 3), down, bias, ids)
     gates = body.unsqueeze(shares, 2)
     zero = body.number(0)
     weighted = body.op("Where", body.op("Greater", gates, zero), body.op("Mul", rows, gates), zero)
@@ -116,20 +125,33 @@ def _route(body: Body, sizes: _Sizes) -> tuple[ir.Value, ir.Value]:
     return best, body.op("Sub", body.constant(np.int64(last)), places)
 
 
-def _product(body: Body, rows: ir.Value, place: int, ids: ir.Value) -> ir.Value:
-    """Each row `[.., inputs, 1]` by its matrix: `[tokens, top, outputs]`."""
-    matrices = body.op("Gather", body.input(place), ids, axis=0)
-    return body.along("Squeeze", body.op("MatMul", matrices, rows), [3])
+def _product(
+    body: Body, rows: ir.Value, matrices: ir.Value, bias: ir.Value | None, ids: ir.Value
+) -> ir.Value:
+    """Each row `[.., inputs, 1]` by its matrix, and its bias: `[tokens, top, outputs]`."""
+    named = body.op("Gather", matrices, ids, axis=0)
+    product = body.along("Squeeze", body.op("MatMul", named, rows), [3])
+    if bias is None:
+        return product
+    return body.op("Add", product, body.op("Gather", bias, ids, axis=0))
 
 
-def _biased(body: Body, rows: ir.Value, place: int, ids: ir.Value) -> ir.Value:
-    if not body.view.has(place):
-        return rows
-    return body.op("Add", rows, body.op("Gather", body.input(place), ids, axis=0))
+def _gates_first(body: Body, value: ir.Value, rows: int) -> ir.Value:
+    """A constant `[experts, rows, ..]` with its even rows in front of the odd ones; of another
+    value a node.
+    """
+    tensor, order = value.const_value, np.arange(rows).reshape(-1, 2).T.flatten()
+    if tensor is None or not body.view.graph.is_constant(value.name or ""):
+        return body.op("Gather", value, body.constant(order), axis=1)
 
+    def make() -> ir.Value:
+        shape, name = ir.Shape(tensor.shape.numpy()), body.unique("gates_first")
+        numbers = ir.LazyTensor(
+            lambda: ir.tensor(tensor.numpy()[:, order]), tensor.dtype, shape, name=name
+        )
+        return body.initializer(numbers)
 
-def _activated(body: Body, h: ir.Value, kind: str, sizes: _Sizes) -> ir.Value:
-    return ACTIVATIONS[kind](body, h, sizes)
+    return body.once(("gates first", value.name), make)
 
 
 def _relu(body: Body, h: ir.Value, _: _Sizes) -> ir.Value:
@@ -149,10 +171,9 @@ def _silu(body: Body, h: ir.Value, _: _Sizes) -> ir.Value:
 
 
 def _swiglu(body: Body, h: ir.Value, sizes: _Sizes) -> ir.Value:
-    """Two numbers of each neuron side by side: a gate, and what it multiplies."""
+    """A gate of each neuron, behind all of them what they multiply."""
     alpha, beta = (float(body.view.attr(f"activation_{x}", d)) for x, d in DEFAULTS.items())
-    pairs = body.reshape(h, 0, 0, sizes.wide // 2, 2)
-    gate, x = (body.op("Gather", pairs, body.constant(np.int64(place)), axis=3) for place in (0, 1))
+    gate, x = body.split(h, [sizes.wide // 2] * 2, axis=2)
     if "swiglu_limit" in body.view.node.attributes:
         limit = float(body.view.attr("swiglu_limit", 0.0))
         gate, x = (body.op("Min", v, body.number(limit)) for v in (gate, x))

@@ -82,6 +82,19 @@ def test_every_activation(attributes: dict[str, Any]) -> None:
         assert are_grouped(made)
 
 
+def test_gates_are_read_where_they_lie() -> None:
+    """Matrices have their rows in order; so have biases, given when the model runs or not."""
+    made = lower_and_compare(layer(bias=False, **SWIGLU), [feeds(9)])
+    assert not {"Gather", "Split", "Sigmoid"} & {n.op_type for n in made.model.graph}
+    proto, given = layer(**SWIGLU), feeds(9)
+    (bias,) = [w for w in proto.graph.initializer if w.name == "up.bias"]
+    given["up.bias"] = numpy_helper.to_array(bias).copy()
+    proto.graph.initializer.remove(bias)
+    shape = given["up.bias"].shape
+    proto.graph.input.append(helper.make_tensor_value_info("up.bias", TensorProto.FLOAT, shape))
+    assert are_grouped(lower_and_compare(proto, [given]))
+
+
 def test_the_last_of_equal_experts_is_taken() -> None:
     given = feeds(7)
     given["router"][:] = np.array([0, 1, 1, 1, -1, 0])
