@@ -335,6 +335,29 @@ void RefusesPrices() {
                  "unknown key 'cost_row_v4' for op 'contract'"));
 }
 
+// The dense kernel says by which prices it is compared: AMX has its own, where the plan has them.
+void TakesPricesOfItsKernel() {
+  using pitc::CpuLevel;
+  const std::string line = "cost_tile8_v3=" + kFalling;
+  const auto prices_of = [](const std::string& text) {
+    return std::get<pitc::ContractPlan>(ParsePlan(text).body).prices;
+  };
+  const pitc::Prices plain = prices_of(kContract);
+  CHECK(&plain.Of(CpuLevel::kV3, CpuLevel::kV3) == &plain.v3);
+  for (const CpuLevel dense : {CpuLevel::kV4, CpuLevel::kV4Bf16, CpuLevel::kV4Amx})
+    CHECK(&plain.Of(CpuLevel::kV4Amx, dense) == &plain.v4);
+  const pitc::Prices tiles = prices_of(With(
+      kContract, line, line + "\ncost_dense_v4_amx=" + kFalling + "\ncost_row_v4_amx=" + kFalling));
+  const pitc::CostTable& amx = tiles.Of(CpuLevel::kV4Amx, CpuLevel::kV4Amx);
+  CHECK(&amx != &tiles.v4 && &tiles.Of(CpuLevel::kV4Amx, CpuLevel::kV4) == &tiles.v4);
+  const auto offers = [&](pitc::Variant v) {
+    const pitc::CostTable::Line& found = amx.lines[static_cast<int>(v)];
+    return found.offered && found.prices[0] == 7;
+  };
+  CHECK(offers(pitc::Variant::kDense) && offers(pitc::Variant::kRow));
+  CHECK(!offers(pitc::Variant::kTile8));
+}
+
 // 35 factors.
 std::string Factors(const char* each) {
   std::string text = each;
@@ -545,6 +568,7 @@ int main() {
        {"refuses tiles with anything else", RefusesTilesWithAnythingElse},
        {"refuses fields that do not fit", RefusesFieldsThatDoNotFit},
        {"refuses prices", RefusesPrices},
+       {"takes prices of its kernel", TakesPricesOfItsKernel},
        {"reads factors", ReadsFactors},
        {"refuses factors", RefusesFactors},
        {"reads channels", ReadsChannels},

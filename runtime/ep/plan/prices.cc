@@ -98,4 +98,9 @@ Prices Prices::Read(Fields& in, Element type, bool skips) {
   return prices;
 }
 
+const CostTable& Prices::Of(CpuLevel machine, CpuLevel dense) const {
+  if (dense == CpuLevel::kV4Amx && amx) return *amx;
+  return machine >= CpuLevel::kV4 ? v4 : v3;
+}
+
 }  // namespace pitc

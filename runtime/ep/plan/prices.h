@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/cpu_level.h"
 #include "machines.h"
 #include "select/selector.h"
 
@@ -41,6 +42,9 @@ struct Prices {
 
   // Of a contraction; where nothing is skipped a CPU's has none. Throws Failure.
   static Prices Read(Fields& in, Element type, bool skips);
+
+  // Those of a CPU whose dense kernel was built for level `dense`.
+  const CostTable& Of(CpuLevel machine, CpuLevel dense) const;
 };
 
 }  // namespace pitc

@@ -236,19 +236,16 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
 
   const SelectorOptions options{name, trace_, variant_};
   ContractionKernels kernels{load("dense"), {}, {}, {}, {}};
-  const auto costs_of = [&](const Prices& prices) -> const CostTable& {
-    if (kernels.dense.level == CpuLevel::kV4Amx && prices.amx) return *prices.amx;
-    return level_ >= CpuLevel::kV4 ? prices.v4 : prices.v3;
-  };
+  const CpuLevel dense = kernels.dense.level;
   const auto lists = [&] { return ListKernels{load("row"), load("tile"), load("block")}; };
   if (auto* grouped = std::get_if<GroupedPlan>(&plan.body)) {
     if (grouped->skips) kernels.listed = lists();
-    const CostTable& costs = costs_of(grouped->prices);
+    const CostTable& costs = grouped->prices.Of(level_, dense);
     Contraction one(costs, simd_, std::move(kernels), options);
     return MakeGrouped(*grouped, load("dense"), std::move(one), name, trace_);
   }
   const auto& contract = std::get<ContractPlan>(plan.body);
-  const CostTable& costs = costs_of(contract.prices);
+  const CostTable& costs = contract.prices.Of(level_, dense);
   if (contract.tiles) {
     kernels.listed.block = load("block");
     return MakeSampled(contract, costs, simd_, std::move(kernels), options);
