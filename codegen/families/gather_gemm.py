@@ -18,9 +18,10 @@ next one, so that memory never rests. A short row tile repeats its last row and 
 
 Rows that all fit into one register tile (`CpuLevel.lone_tiles`) multiply each number of B once, on
 its way from memory, for all of k at a time. Whole rows of a panel are read in order, which the
-processor foresees: asking for them, too, made it slower. Parts of rows are asked for.
+processor foresees: asking for all lines made it slower. For one or two rows, which are done soon, a
+line of each page ahead is asked for. Parts of rows are asked for.
 
-    AVX-512:   1..6 rows   ->   tiles of 2, 4, 6 rows x 64 columns    7..14   ->   8..14 x 32
+    AVX-512:   1..6 rows   ->   tiles of 1, 2, 4, 6 rows x 64 columns    7..14   ->   8..14 x 32
 
 A matrix that is computed when the model runs is read as it is stored (`right.py`): a stretch is a
 piece of it then.
@@ -52,6 +53,8 @@ STREAM_K = 48
 """Length of a short stretch: two of them are three quarters of a first-level cache of 32 KiB."""
 LONE_K = 128
 """How far ahead a lone row tile asks for B: 32 KiB, the best of 8 to 64 KiB (Zen 4)."""
+PAGE_K = 16
+"""Rows of a panel in a page of memory, 4 KiB."""
 
 
 def k_block(k: int) -> int:
@@ -475,15 +478,22 @@ class _RegisterTile:
         before = tir.hold(number * stretch.length + (first - stretch.start))
         next_start = tir.hold(stretch.start + stretch.ahead)
         starts = [columns.start + v * tir.LANES for v in range(columns.vectors)]
-        is_foreseen = stretch.lone and columns.vectors * tir.LANES == PANEL_WIDTH
-        asked = [] if is_foreseen else starts
+        in_order = stretch.lone and columns.vectors * tir.LANES == PANEL_WIDTH
+
+        def ask(i: tir.Expr) -> None:
+            if in_order:
+                if self.tile.rows <= PAIR:
+                    page = (first + i) // PAGE_K * PAGE_K
+                    right.ask(stretch.j, tir.bind(page + stretch.ahead), tir.int64(0))
+                return
+            # A share is shorter than a row, so lines are named several times: that is free.
+            part = tir.hold((before + i) * stretch.share)
+            for start in starts:
+                right.ask(stretch.j, next_start, part + start)
 
         def step(i: tir.Expr) -> None:
             k = first + i
-            # A share is shorter than a row, so lines are named several times: that is free.
-            part = tir.hold((before + i) * stretch.share)
-            for start in asked:
-                right.ask(stretch.j, next_start, part + start)
+            ask(i)
 
             def vector(v: int, half: int) -> tir.Expr:
                 return right.load(stretch.j, k, starts[v], columns.lanes(v), half)
