@@ -20,6 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.graph import NoRule
+from pitc.ir.nodes import ORDERED
 from pitc.ir.since import Since
 from pitc.passes.expand.attention import static_size
 from pitc.passes.expand.body import Body
@@ -149,7 +150,9 @@ def _gates_first(body: Body, value: ir.Value, rows: int) -> ir.Value:
         numbers = ir.LazyTensor(
             lambda: ir.tensor(tensor.numpy()[:, order]), tensor.dtype, shape, name=name
         )
-        return body.initializer(numbers)
+        ordered = body.initializer(numbers)
+        ordered.meta[ORDERED] = (value.name, order)
+        return ordered
 
     return body.once(("gates first", value.name), make)
 

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.nodes import PARTS, Array
+from pitc.ir.nodes import ORDERED, PARTS, Array
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, pair_panels, panel_count
 from pitc.ir.widened import Widened
 from pitc.passes.lower.builder import Builder
@@ -28,6 +28,8 @@ class Panels:
         stacks: Of many matrices each, by the constant's name, its axes, and their extents.
         rounded_stacks: Those of bfloat16.
         parts: Of constants that hold several of the source graph, the names of these, in order.
+        ordered: Of constants that hold the rows of one of the source graph, its name, and which row
+            each is.
     """
 
     made: dict[tuple[str, bool, int, int], ir.Value] = field(default_factory=dict)
@@ -35,12 +37,14 @@ class Panels:
     stacks: dict[tuple[str, Axes, Axes], ir.Value] = field(default_factory=dict)
     rounded_stacks: dict[tuple[str, Axes, Axes], ir.Value] = field(default_factory=dict)
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    ordered: dict[str, tuple[str, Array]] = field(default_factory=dict)
 
     def add(self, other: "Panels") -> None:
         """Those of another graph, too."""
         self.made |= other.made
         self.stacks |= other.stacks
         self.parts |= other.parts
+        self.ordered |= other.ordered
 
     def value(self, build: Builder, weight: Matrix, *, rounded: bool = False) -> ir.Value:
         """The panels of a constant, made once and computed when they are written.
@@ -83,6 +87,8 @@ class Panels:
         made = self.rounded_stacks if rounded else self.stacks
         if PARTS in table.meta:
             self.parts[key[0]] = table.meta[PARTS]
+        if ORDERED in table.meta:
+            self.ordered[key[0]] = table.meta[ORDERED]
         if key not in made:
             pack = pair_panels if rounded else partial(pack_panels, dtype=tensor.dtype.numpy())
             shape = (count, -(-k // 2), 2 * PANEL_WIDTH) if rounded else (count, k, PANEL_WIDTH)

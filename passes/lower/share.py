@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.build import Names, NodeMaker
-from pitc.ir.nodes import opset_of
+from pitc.ir.nodes import Array, opset_of
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.since import Since
 from pitc.passes.lower.panels import Panels
@@ -37,12 +37,13 @@ def share_panels(source: ir.Model, compiled: ir.Model, panels: Panels) -> None:
         for (name, transposed, k, n), made in panels.made.items()
     )
     for name, made, size, order, part in (*matrices, *_stacks(panels)):
+        name, rows = panels.ordered.get(name, (name, None))
         weight = source.graph.initializers.get(name)
         if weight is None or name in kept or weight.is_graph_input() or weight.is_graph_output():
             continue
         if weight.const_value is None or made.name not in kept or weight.shape is None:
             continue
-        _express(source.graph, weight, made, size, order, part)
+        _express(source.graph, weight, made, size, order, part, rows)
 
 
 Stack = tuple[str, ir.Value, tuple[int, ...], list[int], int | None]
@@ -66,9 +67,10 @@ def _express(
     size: tuple[int, ...],
     order: list[int],
     part: int | None,
+    rows: Array | None,
 ) -> None:
-    """A weight by panels: those of a matrix `[k, n]`, or of a stack or a part of one, then in its
-    own order.
+    """A weight by panels: those of a matrix `[k, n]`, or of a stack or a part of one, then its
+    dimensions in order, then its rows, where panels have others first.
     """
     name, (*groups, k, n) = weight.name or "", size
     stem = made.name if part is None else f"{made.name}.{part}"
@@ -86,7 +88,7 @@ def _express(
         bounds = {"start": start, "end": end, "axis": axis}
         return [constant(f"{what}{name}", [x]) for name, x in bounds.items()]
 
-    steps: list[tuple[str, list[ir.Value], dict[str, list[int]]]] = []
+    steps: list[tuple[str, list[ir.Value], dict[str, list[int] | int]]] = []
     if part is not None:
         steps.append(("Slice", slice_of(part * count, (part + 1) * count, 0, "part."), {}))
     if groups:
@@ -97,6 +99,8 @@ def _express(
         steps.append(("Slice", slice_of(0, n, len(size) - 1), {}))
     if order != sorted(order):
         steps.append(("Transpose", [], {"perm": order}))
+    if rows is not None:
+        steps.append(("Gather", [constant("rows", np.argsort(rows).tolist())], {"axis": 1}))
     whole = [] if weight.const_value is None else [int(d) for d in weight.const_value.shape.numpy()]
     if len(whole) != len(size):
         steps.append(("Reshape", [constant("shape", whole)], {}))

@@ -20,6 +20,9 @@ PACKED, PLAN = "pitc", "pitc.plan"
 """The domain of packed nodes, and the key of their plan in `meta` (`passes/lower/packed.py`)."""
 WHOLE = "pitc.whole"  # key in `meta` of a fused node: why it is not taken apart
 REPEATS = "pitc.repeats"  # key in `meta` of a scatter that adds: several rows may go to one
+#: Key in `meta` of a constant `[groups, rows, ..]`: the constant whose rows it holds, and which row
+#: of that one each is.
+ORDERED = "pitc.ordered"
 PARTS = "pitc.parts"  # key in `meta` of a constant: names of the matrices that it holds, in order
 EXPANDED = "pitc.expansions"  # key in `meta` of a model: its fused nodes that were taken apart
 OVERRIDABLE_SINCE = 4  # IR version from which a caller may override initializers listed as inputs

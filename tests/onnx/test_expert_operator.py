@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -12,6 +13,7 @@ from models.experts import ExpertsConfig, experts
 from models.mixtral import MixtralConfig, mixtral
 from pitc.ir.nodes import WHOLE
 from pitc.ir.target import CPU, CUDA
+from pitc.passes.lower.share import share_panels
 from pitc.passes.normalise import normalise
 from tests.lower_support import lower, lower_and_compare, plans
 
@@ -94,6 +96,18 @@ def test_gates_are_read_where_they_lie() -> None:
     shape = given["up.bias"].shape
     proto.graph.input.append(helper.make_tensor_value_info("up.bias", TensorProto.FLOAT, shape))
     assert are_grouped(lower_and_compare(proto, [given]))
+
+
+def test_ordered_matrices_are_in_an_artifact_once() -> None:
+    """The source graph puts their rows back."""
+    proto = layer(**SWIGLU)
+    made, shared = lower(proto), ir.serde.deserialize_model(proto)
+    share_panels(shared, made.model, made.panels)
+    source = ir.serde.serialize_model(shared)
+    assert not {"up", "down"} & {w.name for w in source.graph.initializer}
+    sessions = [ort.InferenceSession(m.SerializeToString()) for m in (proto, source)]
+    want, got = (s.run(None, feeds(9))[0] for s in sessions)
+    np.testing.assert_array_equal(got, want)
 
 
 def test_the_last_of_equal_experts_is_taken() -> None:
