@@ -33,6 +33,22 @@ class Widened(ir.LazyTensor):
         )
 
 
+def lazy(
+    make: Callable[[], Array], like: ir.TensorProtocol, shape: ir.Shape, name: str
+) -> ir.LazyTensor:
+    """A constant of numbers of another one, computed when it is written.
+
+    Args:
+        make: Gives the numbers.
+        like: The other constant; where float16 holds its numbers, it holds these.
+        shape: Its dimensions.
+        name: Its name.
+    """
+    if isinstance(like, Widened):
+        return Widened(make, shape, name)
+    return ir.LazyTensor(lambda: ir.tensor(make()), like.dtype, shape, name=name)
+
+
 def mentions_float16(model: ir.Model) -> bool:
     """Whether an input, a weight or an attribute of a model without functions says float16. Without
     any nothing is: no operator makes it of other types unless it is told to.
