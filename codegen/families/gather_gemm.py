@@ -53,7 +53,7 @@ STREAM_K = 48
 """Length of a short stretch: two of them are three quarters of a first-level cache of 32 KiB."""
 LONE_K = 128
 """How far ahead a lone row tile asks for B: 32 KiB, the best of 8 to 64 KiB (Zen 4)."""
-PAGE_K = 16
+PAGE_K = 4096 // (4 * PANEL_WIDTH)
 """Rows of a panel in a page of memory, 4 KiB."""
 
 
@@ -165,7 +165,7 @@ class _Kernel:
         self.epilogue = Epilogue(params["activation"], self.n, bias, residual, pieces)
         self.sums: tir.Buffer = None
         self.totals: tir.Buffer = None
-        self.done: tir.Buffer = None
+        self.done: tir.Buffer = None  # sums of a row tile that are ready for the epilogue
         self.behind = 0  # where sums of blocks of k that are complete stand, behind the others
         self.apart = 0  # and how far those of a panel from the next one's, if there are several
 
@@ -219,9 +219,6 @@ class _Kernel:
     def some_tiles(self, tiles: _RowTiles) -> None:
         """Few row tiles, or many."""
         many, few = self.right
-        if not few.few_tiles:
-            self.stretches(tiles, many)
-            return
         tir.either(
             tiles.count <= few.few_tiles,
             lambda: self.few(tiles, few),

@@ -22,7 +22,7 @@ import onnx_ir as ir
 from pitc.ir.graph import NoRule
 from pitc.ir.nodes import ORDERED
 from pitc.ir.since import Since
-from pitc.ir.widened import lazy
+from pitc.ir.widened import Widened, lazy
 from pitc.passes.expand.attention import static_size
 from pitc.passes.expand.body import Body
 from pitc.passes.rules.registry import MICROSOFT
@@ -148,7 +148,9 @@ def _gates_first(body: Body, value: ir.Value, rows: int) -> ir.Value:
 
     def make() -> ir.Value:
         shape, name = ir.Shape(tensor.shape.numpy()), body.unique("gates_first")
-        ordered = body.initializer(lazy(lambda: tensor.numpy()[:, order], tensor, shape, name))
+        halves = isinstance(tensor, Widened)
+        numbers = lazy(lambda: tensor.numpy()[:, order], tensor.dtype, shape, name, halves=halves)
+        ordered = body.initializer(numbers)
         ordered.meta[ORDERED] = (value.name, order)
         return ordered
 

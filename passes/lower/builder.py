@@ -13,7 +13,7 @@ from pitc.ir.nodes import PACKED, PLAN, Array
 from pitc.ir.plans.base import Plan
 from pitc.ir.since import Since
 from pitc.ir.sizes import dimension_of_size
-from pitc.ir.widened import Widened
+from pitc.ir.widened import lazy
 from pitc.passes.regions.matrix import Dims, dims_of
 
 MOVERS = ("detect", "pack", "unpack", "region")  # they are not of one node
@@ -129,10 +129,8 @@ class Builder(NodeBuilder):
             dtype: Its type.
             halves: The numbers are float16's, of a float32 constant.
         """
-        name, dims = self.unique(stem), ir.Shape(list(shape))
-        if halves:
-            return self.initializer(Widened(make, dims, name))
-        return self.initializer(ir.LazyTensor(lambda: ir.tensor(make()), dtype, dims, name=name))
+        dims = ir.Shape(list(shape))
+        return self.initializer(lazy(make, dtype, dims, self.unique(stem), halves=halves))
 
     def concat(self, parts: Sequence[ir.Value]) -> ir.Value:
         """Join int64 vectors."""

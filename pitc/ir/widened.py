@@ -34,19 +34,20 @@ class Widened(ir.LazyTensor):
 
 
 def lazy(
-    make: Callable[[], Array], like: ir.TensorProtocol, shape: ir.Shape, name: str
+    make: Callable[[], Array], dtype: ir.DataType, shape: ir.Shape, name: str, *, halves: bool
 ) -> ir.LazyTensor:
-    """A constant of numbers of another one, computed when it is written.
+    """A constant that is computed when it is written.
 
     Args:
         make: Gives the numbers.
-        like: The other constant; where float16 holds its numbers, it holds these.
+        dtype: Its type.
         shape: Its dimensions.
         name: Its name.
+        halves: The numbers are float16's, of a float32 constant.
     """
-    if isinstance(like, Widened):
+    if halves:
         return Widened(make, shape, name)
-    return ir.LazyTensor(lambda: ir.tensor(make()), like.dtype, shape, name=name)
+    return ir.LazyTensor(lambda: ir.tensor(make()), dtype, shape, name=name)
 
 
 def mentions_float16(model: ir.Model) -> bool:

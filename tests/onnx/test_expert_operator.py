@@ -14,6 +14,8 @@ from models.half import half
 from models.mixtral import MixtralConfig, mixtral
 from pitc.ir.nodes import WHOLE
 from pitc.ir.target import CPU, CUDA
+from pitc.ir.unused import remove_unused
+from pitc.passes.expand.expansion import restore_fused
 from pitc.passes.lower.share import share_panels
 from pitc.passes.normalise import normalise
 from tests.lower_support import lower, lower_and_compare, plans
@@ -88,8 +90,9 @@ def test_every_activation(attributes: dict[str, Any]) -> None:
 def test_gates_are_read_where_they_lie() -> None:
     """Matrices have their rows in order; so have biases, given when the model runs or not."""
     made = lower_and_compare(layer(bias=False, **SWIGLU), [feeds(9)])
-    (swiglu,) = [n for n in made.model.graph if (n.name or "").endswith("[elementwise]")]
-    assert not any("moe.gather" in (n.name or "") for n in made.model.graph), swiglu
+    names = [n.name or "" for n in made.model.graph]
+    assert sum(name.endswith("[elementwise]") for name in names) == 1
+    assert not any("moe.gather" in name for name in names)
     proto, given = layer(**SWIGLU), feeds(9)
     (bias,) = [w for w in proto.graph.initializer if w.name == "up.bias"]
     given["up.bias"] = numpy_helper.to_array(bias).copy()
@@ -188,6 +191,18 @@ def test_a_gpu_runs_the_operator() -> None:
         model = ir.from_proto(layer())
         normalise(model, target)
         assert [n.op_type for n in model.graph].count("MoE") == left
+
+
+def test_ordered_matrices_come_back_with_their_node() -> None:
+    proto = layer(**SWIGLU)
+    model = ir.from_proto(proto)
+    normalise(model)
+    remove_unused(model)
+    assert "up" not in model.graph.initializers
+    assert restore_fused(model, []) == 1
+    sessions = [ort.InferenceSession(m.SerializeToString()) for m in (proto, ir.to_proto(model))]
+    want, got = (s.run(None, feeds(9))[0] for s in sessions)
+    np.testing.assert_array_equal(got, want)
 
 
 def test_parts_that_are_not_lowered_are_put_together() -> None:
