@@ -10,8 +10,10 @@ crashes on other data. Multiply-adds are written as `fma`, so that no compiler c
 
 import functools
 import operator
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import tvm
@@ -42,6 +44,15 @@ define internal <{LANES} x float> @pitc_rounded(<{LANES} x float> %x) alwaysinli
 }}
 declare <{LANES} x float> @llvm.arithmetic.fence.v{LANES}f32(<{LANES} x float>)
 """
+
+_NUMBER = """
+@pitc_bits_BITS = weak hidden global i32 u0xBITS
+define linkonce_odr hidden float @pitc_number_BITS() alwaysinline {
+  %x = load float, ptr @pitc_bits_BITS
+  ret float %x
+}
+"""
+_NUMBERS: ContextVar[set[str] | None] = ContextVar("numbers", default=None)
 
 Expr = Any
 Buffer = Any
@@ -152,6 +163,11 @@ def smaller(a: Expr, b: Expr) -> Expr:
 def larger(a: Expr, b: Expr) -> Expr:
     """The larger of two indices, or of lanes of two int32 vectors."""
     return T.max(a, b)
+
+
+def quotient(a: Expr, b: Expr) -> Expr:
+    """The quotient of indices that are not negative: for `//`, TVM looks for a proof of that."""
+    return T.truncdiv(a, b)
 
 
 def both(a: Expr, b: Expr) -> Expr:
@@ -315,6 +331,25 @@ def streaming() -> Iterator[None]:
 
 
 @contextmanager
+def numbers_in_memory() -> Iterator[None]:
+    """Statements whose constants of `splat` are loaded where they are used.
+
+    LLVM puts constants of a loop into registers in front of the outermost loop around it, where
+    they stay; a tile of sums in the same loop is then spilled. A load from a variable that another
+    object might change stays where it is.
+    """
+    used: set[str] = set()
+    token = _NUMBERS.set(used)
+    try:
+        yield
+    finally:
+        _NUMBERS.reset(token)
+    text = "".join(_NUMBER.replace("BITS", bits) for bits in sorted(used))
+    with T.attr(int64(0), "pragma_import_llvm", tvm.ir.StringImm(text)):
+        T.evaluate(T.int32(0))
+
+
+@contextmanager
 def rounding() -> Iterator[None]:
     """Statements that may use `rounded`, which is imported: no intrinsic."""
     with T.attr(int64(0), "pragma_import_llvm", tvm.ir.StringImm(_ROUNDED)):
@@ -364,8 +399,17 @@ def assign(buffer: Buffer, value: Expr, *index: Expr) -> None:
 
 def splat(value: Expr, lanes: int = LANES) -> Expr:
     """A vector of equal lanes, from a number or a float32 expression; a number if it has one."""
-    number = T.float32(value) if isinstance(value, int | float) else value
+    number = _constant(value) if isinstance(value, int | float) else value
     return T.broadcast(number, lanes) if lanes > 1 else number
+
+
+def _constant(value: float) -> Expr:
+    used = _NUMBERS.get()
+    if used is None or value == 0:
+        return T.float32(value)
+    bits = struct.pack(">f", value).hex()
+    used.add(bits)
+    return T.call_extern("float32", f"pitc_number_{bits}")
 
 
 def splat_bits(value: int, lanes: int = LANES) -> Expr:

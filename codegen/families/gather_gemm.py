@@ -30,14 +30,16 @@ With `bits`, the kernel also says which stored values are not zero: words of 64 
 the registers of the epilogue.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from pitc.codegen import pairs, tir
 from pitc.codegen.engines.pairs import instructions, step_count
 from pitc.codegen.families import gather_gemm_amx
 from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
+from pitc.codegen.families.gather_gemm_tile import PAIR, STREAM_K, Columns, RegisterTile, Stretch
 from pitc.codegen.families.left import Left, left_operand
 from pitc.codegen.families.right import Right, Turned, right_operand
 from pitc.ir.panels import PANEL_WIDTH, panel_count
@@ -46,15 +48,11 @@ from pitc.ir.variants import FOLD
 
 SPLIT_K = 1536
 """Longest k block: longer ones lose the rows of A or the panel of B from the second-level cache."""
-UNROLL_K = 4
-PAIR = 2
-"""Rows of the low row tile: as fast as a single row, which waits for its own sums."""
-STREAM_K = 48
-"""Length of a short stretch: two of them are three quarters of a first-level cache of 32 KiB."""
+WORD_ROWS = 12
+"""Highest lone row tile beside words that are taken apart: with 14 rows sums, words and numbers of
+two vectors do not fit into 32 registers."""
 LONE_K = 128
 """How far ahead a lone row tile asks for B: 32 KiB, the best of 8 to 64 KiB (Zen 4)."""
-PAGE_K = 4096 // (4 * PANEL_WIDTH)
-"""Rows of a panel in a page of memory, 4 KiB."""
 
 
 def k_block(k: int) -> int:
@@ -81,23 +79,10 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
 
     def emit() -> None:
         kernel = _Kernel(params, target)
-        with instructions(params, target):
+        with instructions(params, target), tir.numbers_in_memory():
             kernel.emit()
 
     return tir.prim_func(symbol, emit)
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """A column group: where it starts in its panel, its vectors, the valid lanes of the last."""
-
-    start: tir.Expr
-    vectors: int
-    last_lanes: int
-
-    def lanes(self, v: int) -> int:
-        """Valid lanes of vector `v`."""
-        return self.last_lanes if v == self.vectors - 1 else tir.LANES
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,24 +93,6 @@ class _RowTiles:
     full: tir.Expr
     pair: tir.Expr
     count: tir.Expr
-
-
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """Rows `start`.. of panel `j`; `ahead` of them starts what the row tiles share to prefetch."""
-
-    right: Right | None
-    """None: the sums of the panel are made already."""
-    j: tir.Expr
-    place: tir.Expr
-    """Of the panel, among those whose sums are kept at the same time."""
-    start: tir.Expr
-    length: tir.Expr
-    ahead: tir.Expr
-    share: tir.Expr
-    """Elements of a row that each of the row tiles asks for, rounded up."""
-    lone: bool = False
-    """There is one row tile."""
 
 
 class _Kernel:
@@ -142,6 +109,9 @@ class _Kernel:
         self.k_block = k_block(self.k)
         self.in_blocks = self.k_block < self.k
         self.tile_rows, self.group = target.gemm_tile
+        apart = self.in_pairs and not target.multiplies_pairs
+        most = WORD_ROWS if apart else target.lone_tiles[-1][0]
+        self.lone_tiles = [tile for tile in target.lone_tiles if tile[0] <= most]
         self.pair = target.pair_columns
         panels = panel_count(self.n)
         rows_of_a, listed, rows_of_c = (tir.size() for _ in range(3))
@@ -177,8 +147,9 @@ class _Kernel:
             **{"in_pairs": self.in_pairs, "words": self.left_words},
             "input_relu": self.input_relu,
         }
-        lone = self.target.lone_tiles[-1][0]
-        self.done = tir.workspace(max(lone, self.tile_rows) * PANEL_WIDTH)
+        lone = self.lone_tiles[-1][0]
+        tallest = max(lone, self.tile_rows) * PANEL_WIDTH
+        self.done = tir.workspace(tallest)
         self.left = left_operand(self.a, self.rows_a, tir.bind(most), self.target, **kinds)
         with tir.serial(0, (self.i1 - self.i0 + block - 1) // block) as ib:
             first = tir.bind(self.i0 + ib * block)
@@ -193,7 +164,7 @@ class _Kernel:
                     kept = max(kept, few.group * few.few_tiles * self.tile_rows)
                 self.behind = kept * PANEL_WIDTH
                 self.sums = tir.workspace(2 * self.behind)
-                self.totals = tir.workspace(self.tile_rows * PANEL_WIDTH)
+                self.totals = tir.workspace(tallest)
             if self.stored:
                 self.some_tiles(tiles)
             else:
@@ -203,18 +174,48 @@ class _Kernel:
                 )
 
     def lone_tile(self, first: tir.Expr, count: tir.Expr) -> None:
-        """The lowest row tile that holds all rows of a block."""
+        """The lowest row tile that holds all rows of a block; tiles of one width share the code
+        that stores their sums.
+        """
         right = self.right[1]
         assert not isinstance(right, Turned)
-        zero, whole, lower = tir.int64(0), tir.int64(self.k), 0
-        for rows, columns in self.target.lone_tiles:
-            holds = tir.both(count > lower, count <= rows)
-            with tir.when(holds), tir.serial(self.j0, self.j1) as j:
+        zero, lower = tir.int64(0), 0
+        for columns, same in groupby(self.lone_tiles, key=lambda tile: tile[1]):
+            heights = [rows for rows, _ in same]
+            fits = tir.both(count > lower, count <= heights[-1])
+            with tir.when(fits), tir.serial(self.j0, self.j1) as j:
                 ahead, share = tir.int64(LONE_K), tir.int64(PANEL_WIDTH)
-                stretch = _Stretch(right, j, zero, zero, whole, ahead, share, lone=True)
+                whole = tir.int64(self.k)
+                stretch = Stretch(right, j, zero, zero, whole, ahead, share, lone=True)
                 for group in self.column_groups(stretch, columns):
-                    _RegisterTile(self, stretch, group, first, rows).emit(zero)
-            lower = rows
+                    self.lowest(stretch, group, first, count, heights)
+                    self.write(first, count, j, group, self.epilogue)
+            lower = heights[-1]
+
+    def lowest(
+        self,
+        stretch: Stretch,
+        columns: Columns,
+        first: tir.Expr,
+        count: tir.Expr,
+        heights: Sequence[int],
+    ) -> None:
+        """The sums of the lowest of some tiles that holds all rows."""
+
+        def add(rows: int) -> None:
+            tile = RegisterTile(self, stretch, columns, first, rows)
+            tile.add_all()
+            tile.finish()
+
+        lowest, *others = heights
+        if others:
+            tir.either(
+                count <= lowest,
+                lambda: add(lowest),
+                lambda: self.lowest(stretch, columns, first, count, others),
+            )
+        else:
+            add(lowest)
 
     def some_tiles(self, tiles: _RowTiles) -> None:
         """Few row tiles, or many."""
@@ -243,7 +244,7 @@ class _Kernel:
             with tir.serial(zero, tiles.pair) as p:
                 first = tiles.first + tiles.full * height + p * PAIR
                 add(j, tir.bind(tiles.full + p), tir.bind(first), PAIR)
-            self.panel(_Stretch(None, j, zero, zero, tir.int64(self.k), zero, zero), tiles)
+            self.panel(Stretch(None, j, zero, zero, tir.int64(self.k), zero, zero), tiles)
 
     def stretches(self, tiles: _RowTiles, right: Right) -> None:
         """Blocks of k, groups of panels, stretches, panels."""
@@ -255,7 +256,7 @@ class _Kernel:
             ahead = whole
         else:
             longest = ahead = tir.int64(STREAM_K)
-        share = tir.hold((PANEL_WIDTH - 1 + tiles.count) // tiles.count)
+        share = tir.hold(tir.quotient(PANEL_WIDTH - 1 + tiles.count, tiles.count))
         blocks = tir.serial(0, (self.k + block_k - 1) // block_k)
         groups = tir.serial(0, (self.j1 - self.j0 + right.group - 1) // right.group)
         with blocks as kb, groups as g:
@@ -269,7 +270,7 @@ class _Kernel:
                 right.bring(j, count, start, length)
                 with tir.serial(tir.int64(0), count) as p:
                     panel = tir.bind(j + p)
-                    self.panel(_Stretch(right, panel, p, start, length, ahead, share), tiles)
+                    self.panel(Stretch(right, panel, p, start, length, ahead, share), tiles)
 
     def cut_rows(self, first: tir.Expr, count: tir.Expr) -> _RowTiles:
         """Full row tiles; a few rows that are left make pairs, more of them a padded tile.
@@ -286,7 +287,7 @@ class _Kernel:
         full = tir.hold(tir.select(as_pair, full, full + 1))
         return _RowTiles(first, full, pair, tir.hold(full + pair))
 
-    def panel(self, stretch: _Stretch, tiles: _RowTiles) -> None:
+    def panel(self, stretch: Stretch, tiles: _RowTiles) -> None:
         """All row tiles of a block of rows against one panel: pairs come last, or a single row."""
         height = self.tile_rows
         last = tir.bind(tiles.first + tiles.full * height)
@@ -301,237 +302,52 @@ class _Kernel:
                 with tir.serial(0, count) as p:
                     number = p if rows == height else tir.bind(tiles.full + p)
                     first = tir.bind(start + p * rows)
-                    _RegisterTile(self, stretch, columns, first, rows).emit(number)
+                    RegisterTile(self, stretch, columns, first, rows).emit(number)
 
-    def column_groups(self, stretch: _Stretch, group: int) -> Iterator[_Columns]:
+    def column_groups(self, stretch: Stretch, group: int) -> Iterator[Columns]:
         """Statements for whole column groups of a panel, and for the last one of all."""
         per_panel = PANEL_WIDTH // group
         full, rest = divmod(self.n, group)
         if full:
             here = tir.smaller(tir.int64(per_panel), full - stretch.j * per_panel)
             with tir.serial(0, here) as g:
-                yield _Columns(tir.bind(g * group), group // tir.LANES, tir.LANES)
+                yield Columns(tir.bind(g * group), group // tir.LANES, tir.LANES)
         if rest:
             start = tir.int64(full % per_panel * group)
             with tir.when(stretch.j == full // per_panel):
-                yield _Columns(start, -(-rest // tir.LANES), (rest - 1) % tir.LANES + 1)
+                yield Columns(start, -(-rest // tir.LANES), (rest - 1) % tir.LANES + 1)
 
-
-class _RegisterTile:
-    """Emits one register tile: rows `first`.. of the row list x one column group of a panel."""
-
-    def __init__(
-        self, kernel: _Kernel, stretch: _Stretch, columns: _Columns, first: tir.Expr, rows: int
+    def write(
+        self,
+        first: tir.Expr,
+        rows: tir.Expr,
+        j: tir.Expr,
+        columns: Columns,
+        epilogue: Epilogue | None,
     ) -> None:
-        self.kernel, self.stretch, self.columns = kernel, stretch, columns
-        self.first = first
-        self.listed = [tir.bind(tir.smaller(first + r, kernel.i1 - 1)) for r in range(rows)]
-        self.column = tir.bind(stretch.j * PANEL_WIDTH + columns.start)
-        self.tile = kernel.left.tile(rows, columns.vectors)
-
-    def emit(self, number: tir.Expr) -> None:
-        """One stretch of the tile, the `number`-th of its row tiles."""
-        kernel, stretch = self.kernel, self.stretch
-        if stretch.right is None:
-            self.fetch()
-            self.take(number)
-            self.write(kernel.epilogue)
-            return
-        in_one = stretch.lone or (self.is_far and not kernel.in_blocks)
-        if kernel.k <= (stretch.right.longest or STREAM_K) or (in_one and kernel.k <= FOLD):
-            self.fetch()
-            self.tile.clear()
-            self.multiply(number)
-            self.write(kernel.epilogue)
-            return
-        last = tir.bind(stretch.start + stretch.length == kernel.k)
-        if kernel.epilogue.residual is not None:
-            with tir.when(last):
-                self.fetch()
-        if kernel.k > FOLD:
-            self.fold(number)
-            return
-        apart = stretch.right.finishes_panels or kernel.rounds_result
-        tir.either(
-            stretch.start == 0,
-            self.tile.clear,
-            lambda: self.take(number) if apart else self.resume(),
-        )
-        self.multiply(number)
-        tir.either(
-            last,
-            lambda: self.write(kernel.epilogue),
-            lambda: self.put(number) if apart else self.write(None),
-        )
-
-    @property
-    def is_far(self) -> bool:
-        """There are many row tiles: between blocks of k only C lasts so long."""
-        right, kernel = self.stretch.right, self.kernel
-        return right is not None and right.longest is None and right is kernel.right[0]
-
-    def fold(self, number: tir.Expr) -> None:
-        """Add up the stretch in blocks of k; a short one is a part of a block."""
-        kernel, stretch = self.kernel, self.stretch
-        right, size = stretch.right, FOLD
-        assert right is not None
-        stop = tir.hold(stretch.start + stretch.length)
-        last = tir.bind(stop == kernel.k)
-        far = self.is_far
-        with tir.serial(0, (stretch.length + size - 1) // size) as f:
-            begin = tir.hold(stretch.start + f * size)
-            length = tir.hold(tir.smaller(tir.int64(size), stop - begin))
-            if far:
-                self.fold_far(number, f, begin, length, stop)
-            else:
-                self.fold_near(number, begin, length)
-        if far and kernel.in_blocks:
-            tir.either(last, lambda: self.write(kernel.epilogue), lambda: self.write(None))
-        else:
-            with tir.when(last):
-                self.write(kernel.epilogue)
-
-    def fold_far(
-        self, number: tir.Expr, f: tir.Expr, begin: tir.Expr, length: tir.Expr, stop: tir.Expr
-    ) -> None:
-        """A whole block; sums of those before are in C, then near."""
-        totals = self.kernel.totals
-        rows = [tir.int64(r * PANEL_WIDTH) for r in range(self.tile.rows)]
-        self.tile.clear()
-        self.multiply(number, begin, length)
-
-        with tir.when(f > 0):
-            self.tile.add(totals, rows)
-        if self.kernel.in_blocks:
-            with tir.when(tir.both(f == 0, begin > 0)):
-                self.tile.add_each(self.partial())
-        with tir.when(begin + length < stop):
-            self.tile.put(totals, rows)
-
-    def fold_near(self, number: tir.Expr, begin: tir.Expr, length: tir.Expr) -> None:
-        """A block, or a part of one."""
-        kernel, end = self.kernel, tir.hold(begin + length)
-        size = FOLD
-        rest = tir.select(end == kernel.k, tir.int64(0), end % size)
-        ends = tir.bind(rest == 0)
-        tir.either(begin % size == 0, self.tile.clear, lambda: self.take(number))
-        self.multiply(number, begin, length)
-        totals = [row + kernel.behind for row in self.kept(number)]
-        with tir.when(tir.both(ends, end > size)):
-            self.tile.add(kernel.sums, totals)
-        with tir.when(end < kernel.k):
-            tir.either(ends, lambda: self.tile.put(kernel.sums, totals), lambda: self.put(number))
-
-    def take(self, number: tir.Expr) -> None:
-        """Start from the sums of the stretch before."""
-        self.tile.take(self.kernel.sums, self.kept(number))
-
-    def put(self, number: tir.Expr) -> None:
-        """Keep the sums for the next stretch."""
-        self.tile.put(self.kernel.sums, self.kept(number))
-
-    def kept(self, number: tir.Expr) -> list[tir.Expr]:
-        """Where the rows' sums of a stretch stand until the next one."""
-        kernel, right = self.kernel, self.stretch.right
-        first = number * (kernel.tile_rows * PANEL_WIDTH) + self.columns.start
-        if right is not None and right.group > 1:
-            first = first + self.stretch.place * kernel.apart
-        first = tir.hold(first)
-        return [first + r * PANEL_WIDTH for r in range(self.tile.rows)]
-
-    def resume(self) -> None:
-        """Start from the partial sums of the k block before."""
-        self.tile.start(self.partial())
-
-    def partial(self) -> Callable[[int, int], tir.Expr]:
-        """The partial sums of the k block before, by row and vector."""
-        rows_c = [tir.index_of(self.kernel.rows_c, i) for i in self.listed]
-
-        def vector(r: int, v: int) -> tir.Expr:
-            at = self.column + v * tir.LANES
-            return tir.load(self.kernel.c, rows_c[r], at, lanes=self.columns.lanes(v))
-
-        return vector
-
-    def fetch(self) -> None:
-        """Ask for the residual: it arrives while the products are added."""
-        if self.kernel.epilogue.residual is not None:
-            for row in self.listed:
-                for v in range(self.tile.vectors):
-                    at = self.column + v * tir.LANES
-                    tir.prefetch(self.kernel.epilogue.residual, row, at)
-
-    def multiply(
-        self, number: tir.Expr, begin: tir.Expr | None = None, length: tir.Expr | None = None
-    ) -> None:
-        """Add the products of the stretch or of a part of it, and ask for this tile's part of the
-        next stretch.
-        """
-        kernel, columns, stretch = self.kernel, self.columns, self.stretch
-        right = stretch.right
-        assert right is not None
-        rows = kernel.left.rows(self.listed)
-        first = stretch.start if begin is None else begin
-        before = tir.hold(number * stretch.length + (first - stretch.start))
-        next_start = tir.hold(stretch.start + stretch.ahead)
-        starts = [columns.start + v * tir.LANES for v in range(columns.vectors)]
-        in_order = stretch.lone and columns.vectors * tir.LANES == PANEL_WIDTH
-
-        def ask(i: tir.Expr) -> None:
-            if in_order:
-                if self.tile.rows <= PAIR:
-                    page = (first + i) // PAGE_K * PAGE_K
-                    right.ask(stretch.j, tir.bind(page + stretch.ahead), tir.int64(0))
-                return
-            # A share is shorter than a row, so lines are named several times: that is free.
-            part = tir.hold((before + i) * stretch.share)
-            for start in starts:
-                right.ask(stretch.j, next_start, part + start)
-
-        def step(i: tir.Expr) -> None:
-            k = first + i
-            ask(i)
-
-            def vector(v: int, half: int) -> tir.Expr:
-                return right.load(stretch.j, k, starts[v], columns.lanes(v), half)
-
-            kernel.left.step(self.tile, rows, k, vector)
-
-        count = stretch.length if length is None else length
-        by = 1 if stretch.lone else UNROLL_K  # it waits for memory
-        tir.unrolled(count, by, step, rest=kernel.k % by > 0)
-
-    def write(self, epilogue: Epilogue | None) -> None:
-        """Store every vector, but not of repeated rows; without an epilogue the sums as they are,
-        before the last k block.
+        """Store rows `first`.. of the list, whose sums of some columns of panel `j` are ready.
 
         Loops over rows and vectors, of sums in scratch memory: an activation is a lot of code.
         """
-        kernel, width = self.kernel, self.columns.vectors * tir.LANES
-        self.tile.put(kernel.done, [tir.int64(r * width) for r in range(self.tile.rows)])
-        rows = tir.bind(tir.smaller(tir.int64(self.tile.rows), kernel.i1 - self.first))
-        with tir.serial(0, rows) as r:
-            self.write_row(tir.bind(self.first + r), r * width, epilogue)
+        width = columns.vectors * tir.LANES
 
-    def write_row(self, row: tir.Expr, start: tir.Expr, epilogue: Epilogue | None) -> None:
-        """Store a row of the list, whose sums are in scratch memory."""
-        columns, kernel = self.columns, self.kernel
-        row_c = tir.index_of(kernel.rows_c, row)
-
-        def put(v: tir.Expr, lanes: int) -> None:
-            at = tir.bind(self.column + v * tir.LANES)
-            x = tir.keep(tir.load(kernel.done, start + v * tir.LANES))
+        def put(r: tir.Expr, row: tir.Expr, row_c: tir.Expr, v: tir.Expr, lanes: int) -> None:
+            at = tir.bind(j * PANEL_WIDTH + columns.start + v * tir.LANES)
+            x = tir.keep(tir.load(self.done, r * width + v * tir.LANES))
             value = tir.keep(epilogue.finish(x, row, at, lanes) if epilogue else x)
-            if kernel.rounds_result:
-                pairs.store_halves(kernel.c, value, row_c, at, lanes=lanes)
+            if self.rounds_result:
+                pairs.store_halves(self.c, value, row_c, at, lanes=lanes)
             else:
-                tir.store(kernel.c, value, row_c, at, lanes=lanes)
+                tir.store(self.c, value, row_c, at, lanes=lanes)
             if epilogue:
                 epilogue.note(value, row, at, lanes)
 
         full = columns.vectors - (columns.last_lanes < tir.LANES)
-        if full:
-            with tir.serial(0, tir.int64(full)) as v:
-                put(v, tir.LANES)
-        if full < columns.vectors:
-            put(tir.int64(full), columns.last_lanes)
+        with tir.serial(0, rows) as r:
+            row = tir.bind(first + r)
+            row_c = tir.index_of(self.rows_c, row)
+            if full:
+                with tir.serial(0, tir.int64(full)) as v:
+                    put(r, row, row_c, v, tir.LANES)
+            if full < columns.vectors:
+                put(r, row, row_c, tir.int64(full), columns.last_lanes)

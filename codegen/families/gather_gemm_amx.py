@@ -146,7 +146,7 @@ class _Kernel:
         zero, one = tir.int64(0), tir.int64(1)
         tiles = tir.bind(self.tile_count(self.i1 - self.i0))
         blocks = tir.bind((tiles + self.block // SIDE - 1) // (self.block // SIDE))
-        size = tir.bind((tiles + blocks - 1) // tir.larger(one, blocks) * SIDE)
+        size = tir.bind(tir.quotient(tiles + blocks - 1, tir.larger(one, blocks)) * SIDE)
         with tir.serial(zero, blocks) as b:
             first = tir.bind(self.i0 + b * size)
             count = tir.bind(tir.larger(zero, tir.smaller(size, self.i1 - first)))
@@ -227,7 +227,8 @@ class _Kernel:
                 with tir.serial(zero, length) as s:
                     self.ask(column, at + chunk, t * CHUNK + s, rows.tiles)
                     self.step(sums, t, at + s, s, short)
-                    cut = [tir.smaller(lines, start + i * each // length) for i in (s, s + 1)]
+                    done = [start + tir.quotient(i * each, length) for i in (s, s + 1)]
+                    cut = [tir.smaller(lines, count) for count in done]
                     self.finish(rows, half - 1, *cut)
                 self.tiles.store(sums)
 
@@ -253,7 +254,7 @@ class _Kernel:
         ends = at >= self.steps
         column = tir.hold(tir.select(ends, column + SIDE, column))
         word = tir.hold(tir.select(ends, tir.int64(0), at * TILE))
-        share = (tiles + TILE - 1) // tiles
+        share = tir.quotient(tiles + TILE - 1, tiles)
         with tir.serial(tir.int64(0), share) as line:
             row = tir.hold(number * share + line)
             with tir.when(tir.both(row < CHUNK * TILE, column < self.n)):
