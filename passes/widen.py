@@ -30,11 +30,12 @@ from pitc.ir.schemas import schema_of
 from pitc.ir.widened import NARROW, WIDE, Widened, mentions_float16
 from pitc.passes.expand.expansion import EXPANSIONS, WIDENED
 from pitc.passes.exprs.derive import derive
-from pitc.passes.rules.record import key_of, operator_of
+from pitc.passes.rules.record import LOOK_UPS, key_of, operator_of
 
 _HALF, _FLOAT = "tensor(float16)", "tensor(float)"
 TYPED = ("dtype", "output_dtype", "precision")  # attributes that say a type
 LEAST_ELEMENTS = 1 << 12  # of a constant that is kept in float16; smaller ones are not worth a node
+LEAST_RANK = 2  # of what is looked up in a table that is converted: matrices, and no embeddings
 
 
 def widen(model: ir.Model) -> int:
@@ -202,8 +203,9 @@ class _Widening:
         return self.casts[key]
 
     def _moved(self, x: ir.Value) -> ir.Value | None:
-        """What a float16 value is made of by moving all of it: that is converted instead, so that
-        what reads such a value finds where it is stored.
+        """What a float16 value is made of by moving all of it, or the constant in which it looks up
+        matrices: that is converted instead, so that what reads such a value finds where it is
+        stored.
         """
         node = x.producer()
         if node is None or x in self.wide or len(node.outputs) != 1 or is_choice(node):
@@ -211,11 +213,15 @@ class _Widening:
         expr, source = self.graph[x.name or ""].expr, node.inputs[0] if node.inputs else None
         if expr is None or source is None or not _takes_float32(self.model, node):
             return None
+        reads = {r.operand: r for r in expr.reads}
         before = self.graph[source.name or ""].shape
-        moves = expr.combine is Combine.MOVE and [r.operand for r in expr.reads] == [0]
-        if before is None or not moves or not self._is_half(source):
+        if expr.combine is not Combine.MOVE or before is None or not self._is_half(source):
             return None
-        return source if nonneg(total_of(expr.shape) - total_of(before)) else None
+        if operator_of(node).packs in LOOK_UPS and reads.keys() == {0, 1}:
+            matrices = reads[0].index.count(None) == 1 and len(before) > LEAST_RANK
+            return source if matrices and self._is_constant(source) else None
+        kept = nonneg(total_of(expr.shape) - total_of(before))
+        return source if kept and reads.keys() == {0} else None
 
     def _constant(self, x: ir.Value) -> ir.Value:
         """A constant in float32."""

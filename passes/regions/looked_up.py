@@ -16,11 +16,10 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Poly, dim_index, substitute
 from pitc.ir.nodes import input_names
 from pitc.passes.regions.stored import Index, Origin, origins
-from pitc.passes.rules.record import PackRule, operator_of
+from pitc.passes.rules.record import LOOK_UPS, operator_of
 
 NUMBER = 1 << 20
 """The axis that stands for what an index says, among those of a product."""
-LOOK_UPS = (PackRule.LOOK_UP, PackRule.LOOK_UP_VECTORS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,9 @@ class PackRule(Enum):
     ROWS = "the node itself, whose rows may lie in any number of dimensions"
 
 
+LOOK_UPS = (PackRule.LOOK_UP, PackRule.LOOK_UP_VECTORS)  # slices of a table
+
+
 class Items(Enum):
     """Whether a node can run on some of its items: the images that dimension 0 counts."""
 

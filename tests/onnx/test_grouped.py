@@ -304,10 +304,11 @@ def test_other_look_ups_stay_as_they_are(body: Body, code: Code) -> None:
 
 
 def test_types_that_kernels_have() -> None:
-    """float32; on GPUs float16 as well, and there zeros are not skipped."""
+    """float32, as which CPUs compute float16; on GPUs zeros are not skipped."""
     assert plans(lower(built(doubles))) == []
     assert plans(lower(built(doubles), target=CUDA)) == []
     proto = experts(ExpertsConfig("looked_up", **WIDE), np.random.default_rng(0))
+    assert [p["op"] for p in plans(lower(half(proto)))] == ["grouped", "grouped"]
     for model in (proto, half(proto)):
         made = plans(lower(model, target=CUDA))
         assert [p["op"] for p in made] == ["grouped", "grouped"]

@@ -202,6 +202,26 @@ def test_a_table_is_looked_up_in_float16() -> None:
     assert_same(model, {"ids": np.arange(7)})
 
 
+@pytest.mark.parametrize("moved", ["", "Transpose <perm = [0, 2, 1]>"], ids=["", "turned"])
+def test_matrices_are_looked_up_in_float32(moved: str) -> None:
+    """So a product by matrices of a table is one; embeddings stay as they are (above)."""
+    model = model_of(
+        f"""g (float16[n, 1, 64] x, int64[n] ids) => (float16[n, 1, 64] y) {{
+            e = Gather(table, ids)
+            t = {moved or "Identity"} (e)
+            y = MatMul(x, t)
+        }}""",
+        table=weight(16, 64, 64),
+    )
+    found = widened(model)
+    assert isinstance(found.graph.initializers["table"].const_value, Widened)
+    types, nodes = types_of(found), ir.to_proto(found).graph.node
+    assert [types[n.output[0]] for n in nodes if n.op_type == "Gather"] == [FLOAT]
+    made = run_passes(ir.from_proto(model), LowerOptions(prices=PRICES, check=True))
+    assert [p["op"] for p in plans(made)] == ["grouped"]
+    assert_same(model, {"x": weight(9, 1, 64), "ids": np.arange(9) % 7})
+
+
 @pytest.mark.parametrize(
     ("moved", "before"),
     [
