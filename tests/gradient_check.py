@@ -1,5 +1,6 @@
 """Checks gradients of one-node models against central differences."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -45,16 +46,27 @@ def float_operands(sample: Sample) -> list[int]:
 def reference(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array]:
     """The results by ONNX's reference, in any types."""
     with np.errstate(all="ignore"):
-        return list(ReferenceEvaluator(model).run(None, feeds))
+        return list(_evaluator(model.SerializeToString()).run(None, feeds))
 
 
 def runtime(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array]:
     """The results by ONNX Runtime, of those feeds that are inputs."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    session = ort.InferenceSession(model.SerializeToString(), options)
+    session = _session(model.SerializeToString())
     names = {x.name for x in session.get_inputs()}
     return list(session.run(None, {k: v for k, v in feeds.items() if k in names}))
+
+
+# A difference runs one model hundreds of times.
+@functools.lru_cache(maxsize=8)
+def _evaluator(model: bytes) -> ReferenceEvaluator:
+    return ReferenceEvaluator(model)
+
+
+@functools.lru_cache(maxsize=8)
+def _session(model: bytes) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    return ort.InferenceSession(model, options)
 
 
 class Differentiated:
