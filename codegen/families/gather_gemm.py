@@ -109,9 +109,9 @@ class _Kernel:
         self.k_block = k_block(self.k)
         self.in_blocks = self.k_block < self.k
         self.tile_rows, self.group = target.gemm_tile
-        apart = self.in_pairs and not target.multiplies_pairs
-        most = WORD_ROWS if apart else target.lone_tiles[-1][0]
-        self.lone_tiles = [tile for tile in target.lone_tiles if tile[0] <= most]
+        self.lone_tiles = target.lone_tiles
+        if self.in_pairs and not target.multiplies_pairs:
+            self.lone_tiles = tuple(tile for tile in self.lone_tiles if tile[0] <= WORD_ROWS)
         self.pair = target.pair_columns
         panels = panel_count(self.n)
         rows_of_a, listed, rows_of_c = (tir.size() for _ in range(3))
@@ -158,7 +158,7 @@ class _Kernel:
             tiles = self.cut_rows(first, count)
             many, few = self.right
             if many.finishes_panels or self.k > FOLD or self.rounds_result:
-                kept = max(block if many.finishes_panels else few.few_tiles * self.tile_rows, lone)
+                kept = block if many.finishes_panels else few.few_tiles * self.tile_rows
                 if not isinstance(few, Turned):
                     self.apart = few.few_tiles * self.tile_rows * PANEL_WIDTH
                     kept = max(kept, few.group * few.few_tiles * self.tile_rows)
