@@ -213,15 +213,15 @@ class _Widening:
         expr, source = self.graph[x.name or ""].expr, node.inputs[0] if node.inputs else None
         if expr is None or source is None or not _takes_float32(self.model, node):
             return None
-        reads = {r.operand: r for r in expr.reads}
+        operands = [r.operand for r in expr.reads]
         before = self.graph[source.name or ""].shape
         if expr.combine is not Combine.MOVE or before is None or not self._is_half(source):
             return None
-        if operator_of(node).packs in LOOK_UPS and reads.keys() == {0, 1}:
-            matrices = reads[0].index.count(None) == 1 and len(before) > LEAST_RANK
+        if operator_of(node).packs in LOOK_UPS and operands == [0, 1]:
+            matrices = expr.reads[0].index.count(None) == 1 and len(before) > LEAST_RANK
             return source if matrices and self._is_constant(source) else None
         kept = nonneg(total_of(expr.shape) - total_of(before))
-        return source if kept and reads.keys() == {0} else None
+        return source if kept and operands == [0] else None
 
     def _constant(self, x: ir.Value) -> ir.Value:
         """A constant in float32."""

@@ -148,8 +148,8 @@ class _Kernel:
             "input_relu": self.input_relu,
         }
         lone = self.lone_tiles[-1][0]
-        tallest = max(lone, self.tile_rows) * PANEL_WIDTH
-        self.done = tir.workspace(tallest)
+        largest = max(lone, self.tile_rows) * PANEL_WIDTH  # sums of a register tile
+        self.done = tir.workspace(largest)
         self.left = left_operand(self.a, self.rows_a, tir.bind(most), self.target, **kinds)
         with tir.serial(0, (self.i1 - self.i0 + block - 1) // block) as ib:
             first = tir.bind(self.i0 + ib * block)
@@ -164,7 +164,7 @@ class _Kernel:
                     kept = max(kept, few.group * few.few_tiles * self.tile_rows)
                 self.behind = kept * PANEL_WIDTH
                 self.sums = tir.workspace(2 * self.behind)
-                self.totals = tir.workspace(tallest)
+                self.totals = tir.workspace(largest)
             if self.stored:
                 self.some_tiles(tiles)
             else:

@@ -1,7 +1,9 @@
 """The register tile of gather_gemm: some rows x one column group of a panel of B.
 
-for each block of k in a stretch:   sums = 0; add products; sums = sums of blocks before + sums
-after the last k:                   sums to scratch memory, from which an epilogue stores them
+Sums of blocks of k are chains of their own (`FOLD`), added up in their order:
+
+    for each block of k in a stretch:   sums = 0; add products; sums = sums of blocks before + sums
+    after the last k:                   sums to scratch memory, from which an epilogue stores them
 """
 
 from collections.abc import Callable, Iterator
@@ -246,8 +248,7 @@ class RegisterTile:
 
         count = stretch.length if length is None else length
         by = 4 if 4 * self.tile.rows * self.tile.vectors <= TURN else 2
-        if stretch.lone:
-            by = 1  # it waits for memory
+        by = 1 if stretch.lone else by  # it waits for memory
         tir.unrolled(count, by, step, rest=kernel.k % by > 0)
 
     def finish(self) -> None:

@@ -53,8 +53,7 @@ def pair_panels(w: "NDArray[Any]") -> "NDArray[Any]":
     import ml_dtypes
     import numpy as np
 
-    k, n = w.shape
-    near = np.zeros((-(-k // 2) * 2, n), np.uint16)
-    near[:k] = w.astype(ml_dtypes.bfloat16).view(np.uint16)
+    near = np.zeros((-(-len(w) // 2) * 2, *w.shape[1:]), np.uint16)
+    near[: len(w)] = w.astype(ml_dtypes.bfloat16).view(np.uint16)
     words = near[::2] | near[1::2].astype(np.uint32) << 16
     return pack_panels(words, np.uint32).view(ml_dtypes.bfloat16)
