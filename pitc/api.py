@@ -142,6 +142,7 @@ def _lowered(
             prices = prices_of(kind, tiles)
             found[kind] = one = lower(imported.clone(), options, progress, prices, kind)
             one.report.model, one.report.target = source.name, options.target
+            one.report.precision = options.precision_on(kind)
     return found
 
 
@@ -218,7 +219,7 @@ def lower(
 
     targets = options.targets
     target = target_of(kind, targets.archs if kind == "cuda" else targets.levels)
-    if kind == "cpu" and options.precision == "bf16":
+    if options.precision_on(kind) == "bf16":
         target = replace(target, rounds=True)
     stages = options.dump_ir
     if stages is not None and len(targets.kinds) > 1:
@@ -246,41 +247,58 @@ def _write(
     kernel_progress: KernelProgress | None,
     cached: bool,
 ) -> None:
-    """Fill an empty folder with the artifact."""
+    """Fill an empty folder with the artifact; weights are written while kernels are compiled."""
+    from pitc.artifact.weights import WeightFile
     from pitc.artifact.write import write_artifact
     from pitc.passes.lower.share import share_panels
 
     for one in lowered.values():
         share_panels(fallback, one.model, one.panels)
     requests = sorted({k for one in lowered.values() for k in one.kernels}, key=lambda k: k.symbol)
-    targets, identity = options.targets, ""
+    compiled: dict[Kind, ir.Model] = {kind: one.model for kind, one in lowered.items()}
+    reports: dict[Kind, Report] = {kind: one.report for kind, one in lowered.items()}
     progress("codegen")
-    if requests:
-        from pitc.codegen.build.cache import kernel_cache
-        from pitc.codegen.build.library import build_kernels
-
-        place, cache = folder / KERNELS, kernel_cache() if cached else None
-        built = build_kernels(
-            requests, targets.levels, place, kernel_progress, targets.archs, cache
+    with WeightFile(folder) as weights:
+        with weights.externalising([*compiled.values(), fallback]):
+            identity = _build(folder, requests, options, reports, kernel_progress, cached)
+        progress("write")
+        write_artifact(
+            folder,
+            compiled=compiled,
+            fallback=fallback,
+            weights=weights.record(),
+            source=source,
+            options=Options(options.target, options.padding, options.precision),
+            targets=options.targets,
+            symbols=[request.symbol for request in requests],
+            identity=identity,
+            reports=reports,
         )
-        identity = built.identity
-        if cache is not None:
-            for one in lowered.values():
-                one.report.cache_hits, one.report.cache_misses = cache.hits, cache.misses
-        if options.dump_ir is not None:
-            _dump_kernels(requests, targets, options.dump_ir, cache)
-    progress("write")
-    write_artifact(
-        folder,
-        compiled={kind: one.model for kind, one in lowered.items()},
-        fallback=fallback,
-        source=source,
-        options=Options(options.target, options.padding, options.precision),
-        targets=targets,
-        symbols=[request.symbol for request in requests],
-        identity=identity,
-        reports={kind: one.report for kind, one in lowered.items()},
-    )
+
+
+def _build(
+    folder: Path,
+    requests: "Sequence[KernelRequest]",
+    options: CompileOptions,
+    reports: Mapping[Kind, Report],
+    progress: KernelProgress | None,
+    cached: bool,
+) -> str:
+    """Build the kernel library, if any kernel is requested; its identity."""
+    if not requests:
+        return ""
+    from pitc.codegen.build.cache import kernel_cache
+    from pitc.codegen.build.library import build_kernels
+
+    targets, cache = options.targets, kernel_cache() if cached else None
+    place = folder / KERNELS
+    built = build_kernels(requests, targets.levels, place, progress, targets.archs, cache)
+    if cache is not None:
+        for report in reports.values():
+            report.cache_hits, report.cache_misses = cache.hits, cache.misses
+    if options.dump_ir is not None:
+        _dump_kernels(requests, targets, options.dump_ir, cache)
+    return built.identity
 
 
 def _dump_kernels(

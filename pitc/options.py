@@ -125,3 +125,7 @@ class CompileOptions:
     def targets(self) -> Targets:
         """Machines to compile for."""
         return parse_target(self.target)
+
+    def precision_on(self, kind: Kind) -> str:
+        """The precision of products on a kind of machine."""
+        return self.precision if kind == "cpu" else PRECISIONS[0]

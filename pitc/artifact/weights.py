@@ -1,7 +1,9 @@
 """weights.bin: the large tensors of both graphs, each distinct one once, aligned for mapping."""
 
 import os
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ class WeightFile:
         self._bytes = 0
         self._places: dict[tuple[int, bytes], list[int]] = {}  # of what looks alike
         self._known: dict[int, tuple[Any, int]] = {}  # by identity; the tensor is kept alive
+        self._stopped = False
 
     def __enter__(self) -> "WeightFile":
         return self
@@ -50,6 +53,28 @@ class WeightFile:
         self._wait()
         return FileRecord(bytes=self._bytes, sha256=self._digest.hexdigest())
 
+    @contextmanager
+    def externalising(self, models: Sequence[ir.Model]) -> Iterator[None]:
+        """`externalise` models, in order, in a thread beside the block, which leaves them alone.
+
+        When the block raises, no further tensor is written. What the thread raises comes first: a
+        disk that is full stops others, too.
+        """
+
+        def write() -> None:
+            for model in models:
+                self.externalise(model)
+
+        with ThreadPoolExecutor(1) as beside:
+            written = beside.submit(write)
+            try:
+                yield
+            except BaseException:
+                self._stopped = True
+                raise
+            finally:
+                written.result()
+
     def externalise(self, model: ir.Model) -> None:
         """Move the large initializers of all graphs of a model into this file.
 
@@ -58,6 +83,8 @@ class WeightFile:
         """
         for graph in model.graphs():
             for value in graph.initializers.values():
+                if self._stopped:
+                    return
                 if value.const_value is not None:
                     value.const_value = self._place(value.const_value)
         scopes: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]

@@ -21,7 +21,6 @@ from pitc.artifact.manifest import (
     file_record,
     report_to_dict,
 )
-from pitc.artifact.weights import WeightFile
 from pitc.host.machine import builder_versions
 from pitc.ir.nodes import is_pit_node
 from pitc.ir.plan import PLAN_VERSION, stamped
@@ -34,6 +33,7 @@ def write_artifact(
     *,
     compiled: Mapping[Kind, ir.Model],
     fallback: ir.Model,
+    weights: FileRecord,
     source: Source,
     options: Options,
     targets: Targets,
@@ -41,14 +41,15 @@ def write_artifact(
     identity: str,
     reports: Mapping[Kind, Report],
 ) -> Manifest:
-    """Write both graphs, their weights and the manifest.
+    """Write all graphs and the manifest.
 
     Args:
-        folder: An existing folder, empty but for `kernels.so` when PIT nodes of the compiled
+        folder: A folder with `weights.bin`, and with `kernels.so` when PIT nodes of the compiled
             graph need kernels.
-        compiled: The lowered graph of each kind of machine; large initializers are moved to
+        compiled: The lowered graph of each kind of machine, its large initializers in
             `weights.bin`.
-        fallback: The source graph, for machines that cannot run the kernels; treated likewise.
+        fallback: The source graph, for machines that cannot run the kernels; its likewise.
+        weights: Size and checksum of `weights.bin`.
         source: Name and checksum of the source model.
         options: The user's options.
         targets: What it is compiled for.
@@ -61,15 +62,12 @@ def write_artifact(
     """
     for model in compiled.values():
         stamp_plans(model, identity)
-    records: dict[str, FileRecord] = {}
-    with WeightFile(folder) as weights:
-        graphs = {GRAPHS[kind]: model for kind, model in compiled.items()}
-        for name, model in (graphs | {FALLBACK: fallback}).items():
-            weights.externalise(model)
-            proto = ir.to_proto(model)
-            (folder / name).write_bytes(proto.SerializeToString(deterministic=True))
-            records[name] = file_record(folder / name)
-        records[WEIGHTS] = weights.record()
+    records = {WEIGHTS: weights}
+    graphs = {GRAPHS[kind]: model for kind, model in compiled.items()}
+    for name, model in (graphs | {FALLBACK: fallback}).items():
+        proto = ir.to_proto(model)
+        (folder / name).write_bytes(proto.SerializeToString(deterministic=True))
+        records[name] = file_record(folder / name)
     kernels = None
     if (folder / KERNELS).exists():
         records[KERNELS] = file_record(folder / KERNELS)

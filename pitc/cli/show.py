@@ -369,7 +369,11 @@ def inspected(check: Check, pit_nodes: Mapping[Kind, Mapping[str, int]]) -> None
     if m is not None:
         rows += [
             ("source", f"{m.source.name}  sha256 {m.source.sha256}"),
-            ("options", f"target {m.options.target}, padding {m.options.padding or 'none'}"),
+            (
+                "options",
+                f"target {m.options.target}, padding {m.options.padding or 'none'}, "
+                f"precision {m.options.precision}",
+            ),
             ("versions", ", ".join(f"{k} {v}" for k, v in m.versions.items())),
         ]
         kernels = m.kernels

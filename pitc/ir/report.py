@@ -211,11 +211,12 @@ class WholeReader:
 class Report:
     """Everything `pitc explain` can tell about one compilation for one kind of machine.
 
-    `kind` is that machine, `target` all that was asked for. `host_copies` counts the masks that are
-    copied from a GPU to the host in a run, where ONNX Runtime's CUDA provider runs ordinary nodes.
-    `assumptions` are what the answer rests on; `notes` are sentences on what was left as it is
-    although the user asked for it; `suggestions` are what would help. `tokens` are the outputs that
-    hold tokens of a padding mask. `whole_reader` says who reads what runs whole.
+    `kind` is that machine, `target` all that was asked for, `precision` that of products.
+    `host_copies` counts the masks that are copied from a GPU to the host in a run, where ONNX
+    Runtime's CUDA provider runs ordinary nodes. `assumptions` are what the answer rests on; `notes`
+    are sentences on what was left as it is although the user asked for it; `suggestions` are what
+    would help. `tokens` are the outputs that hold tokens of a padding mask. `whole_reader` says who
+    reads what runs whole.
 
     `cache_hits` counts pieces of machine code that came from the user's cache, `cache_misses` those
     that were made; both are 0 without it. Of CPUs a piece is a kernel at one level; of GPUs the
@@ -226,6 +227,7 @@ class Report:
     target: str = "cpu"
     kind: str = "cpu"
     padding: str | None = None
+    precision: str = "float32"
     nodes: list[NodeRecord] = field(default_factory=list)
     regions: list[RegionRecord] = field(default_factory=list)
     host_copies: int = 0

@@ -141,8 +141,9 @@ def summary_text(report: Report) -> str:
     """The summary of a report for people, with what would help."""
     found = summary_of(report)
     unknown = f", {found.unknown} of them of unknown work" if found.unknown else ""
+    rounds = f", precision {report.precision}" if report.precision != "float32" else ""
     lines = [
-        f"{report.model or 'model'} on {report.kind}, padding {report.padding or 'none'}: "
+        f"{report.model or 'model'} on {report.kind}, padding {report.padding or 'none'}{rounds}: "
         f"{found.all.nodes} nodes{unknown}",
     ]
     for way in WAYS:

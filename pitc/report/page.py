@@ -161,6 +161,7 @@ def about(report: Report, known: Evidence) -> list[tuple[str, str]]:
         ("command", known.command),
         ("target", report.target),
         ("padding", report.padding or "none"),
+        ("precision", report.precision),
         ("CPU", f"{cpu_name()}, level {cpu_level() or 'none'}"),
         ("system", f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"),
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),

@@ -42,7 +42,7 @@ from pitc.host import machine
 from pitc.ir.plan import EP_NAME, PLAN_VERSION
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.report import NodeRecord, RegionRecord, Report
-from pitc.options import parse_target
+from pitc.options import Kind, parse_target
 from tests.plan_text import Plan
 
 RNG = np.random.default_rng(0)
@@ -123,10 +123,19 @@ def write(
     targets = parse_target("cpu,cuda")
     if kernels:
         (folder / KERNELS).write_bytes(b"\x7fELF kernels")
+    compiled: dict[Kind, ir.Model] = {
+        kind: ir.from_proto(chain(kernels=kernels or pit)) for kind in targets.kinds
+    }
+    fallback = ir.from_proto(chain())
+    with WeightFile(folder) as weights:
+        with weights.externalising([*compiled.values(), fallback]):
+            pass
+        record = weights.record()
     return write_artifact(
         folder,
-        compiled={kind: ir.from_proto(chain(kernels=kernels or pit)) for kind in targets.kinds},
-        fallback=ir.from_proto(chain()),
+        compiled=compiled,
+        fallback=fallback,
+        weights=record,
         source=Source(name="chain.onnx", sha256=hashlib.sha256(b"chain").hexdigest()),
         options=Options(target="auto", padding=padding),
         targets=targets,

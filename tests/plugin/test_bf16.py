@@ -16,7 +16,10 @@ from models.routed import RoutedConfig, routed
 from pitc.check.tolerance import ROUNDED
 from pitc.errors import UsageError
 from pitc.host.machine import bfloat16_unit, cpu_level, lacking, runs_level
+from pitc.ir.summary import summary_text
+from pitc.report.page import page
 from tests.plan_reference import parse
+from tests.plugin.test_cli import Run
 from tests.runtime_support import ROOT, Array, quiet_options, use_built_provider
 
 pytest.importorskip("onnxruntime")
@@ -85,6 +88,24 @@ def test_all_products_round_their_operands(compiled: pitc.CompiledModel) -> None
     assert compiled.manifest.options.precision == "bf16"
     engines = [r.engine for r in compiled.report.nodes if r.op_type == "MatMul"]
     assert engines == ["amx, avx512_bf16, cpu"] * 3
+
+
+def test_reports_name_the_precision(run: Run, tmp_path: Path) -> None:
+    """That of each kind of machine."""
+    path, out = tmp_path / "m.onnx", tmp_path / "m.pitc"
+    onnx.save(model(), path)
+    found = pitc.api.explain(path, "cpu,cuda", precision="bf16", suggest=False)
+    assert {kind: report.precision for kind, report in found.items()} == {
+        "cpu": "bf16",
+        "cuda": "float32",
+    }
+    assert "padding none, precision bf16: " in summary_text(found["cpu"])
+    assert "precision" not in summary_text(found["cuda"])
+    pages = {kind: page([report]) for kind, report in found.items()}
+    assert ">bf16</dd>" in pages["cpu"] and ">bf16</dd>" not in pages["cuda"]
+    pitc.compile(path, precision="bf16", suggest=False, output=out)
+    assert pitc.load(out).report.precision == "bf16"
+    assert "padding none, precision bf16" in run("inspect", out)[1]
 
 
 @pytest.mark.parametrize("level", LEVELS)

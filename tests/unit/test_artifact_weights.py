@@ -1,6 +1,9 @@
 """weights.bin: what is stored once, what apart, and its checksum."""
 
+import errno
 import hashlib
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 
 from pitc.artifact.manifest import WEIGHTS
 from pitc.artifact.weights import COMPARED, SAMPLED, WeightFile
+from pitc.errors import MachineError
 
 
 def model_of(*arrays: np.ndarray) -> ir.Model:
@@ -72,3 +76,42 @@ def test_graphs_share_what_they_have_in_common(tmp_path: Path) -> None:
     (a, b), (c, d) = map(places, models)
     assert a == c
     assert b != d
+
+
+def test_beside_a_block_that_raises(tmp_path: Path) -> None:
+    """The tensor that is being written is written, and no further one."""
+    begun = threading.Event()
+
+    def late() -> ir.TensorProtocol:
+        begun.set()
+        end = time.monotonic() + 60
+        while not file._stopped and time.monotonic() < end:
+            time.sleep(0.001)
+        return ir.tensor(np.ones(1000, np.float32))
+
+    model = model_of(np.zeros(1000, np.float32), np.full(1000, 2, np.float32))
+    first = next(iter(model.graph.initializers.values()))
+    first.const_value = ir.LazyTensor(late, ir.DataType.FLOAT, ir.Shape([1000]), name="w")
+    with (
+        WeightFile(tmp_path) as file,
+        pytest.raises(KeyboardInterrupt),
+        file.externalising([model]),
+    ):
+        assert begun.wait(60)
+        raise KeyboardInterrupt
+    assert (tmp_path / WEIGHTS).stat().st_size == 4000
+
+
+def test_beside_a_block_what_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """Also where the block raises because of it."""
+    model = model_of(np.zeros(1000, np.float32))
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with WeightFile(tmp_path) as file:
+        file._offset = fail  # type: ignore[assignment]
+        with pytest.raises(OSError, match="no space left"), file.externalising([model]):
+            pass
+        with pytest.raises(OSError, match="no space left"), file.externalising([model]):
+            raise MachineError("the linker failed")
