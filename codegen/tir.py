@@ -530,11 +530,23 @@ def either(condition: Expr, then: Callable[[], None], other: Callable[[], None])
             other()
 
 
-def unrolled(count: Expr, by: int, step: Callable[[Expr], None], *, rest: bool) -> None:
-    """Run `step` for 0..count-1, `by` steps per turn; without `rest`, `by` must divide `count`."""
-    with serial(0, count // by) as turn:
+def unrolled(
+    count: Expr,
+    by: int,
+    step: Callable[[Expr], None],
+    *,
+    rest: bool,
+    turn: Callable[[Expr], None] | None = None,
+) -> None:
+    """Run `step` for 0..count-1, `by` steps per turn; without `rest`, `by` must divide `count`.
+
+    `turn` runs before each turn, with its first step.
+    """
+    with serial(0, count // by) as number:
+        if turn is not None:
+            turn(number * by)
         for u in range(by):
-            step(turn * by + u)
+            step(number * by + u)
     if rest:
         with serial(count // by * by, count) as i:
             step(i)

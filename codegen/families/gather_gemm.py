@@ -39,15 +39,13 @@ from pitc.codegen import pairs, tir
 from pitc.codegen.engines.pairs import instructions, step_count
 from pitc.codegen.families import gather_gemm_amx
 from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
-from pitc.codegen.families.gather_gemm_tile import PAIR, STREAM_K, Columns, RegisterTile, Stretch
+from pitc.codegen.families.gather_gemm_tile import PAIR, QUAD, Columns, RegisterTile, Stretch
 from pitc.codegen.families.left import Left, left_operand
 from pitc.codegen.families.right import Right, Turned, right_operand
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
 from pitc.ir.variants import FOLD
 
-SPLIT_K = 1536
-"""Longest k block: longer ones lose the rows of A or the panel of B from the second-level cache."""
 WORD_ROWS = 12
 """Highest lone row tile beside words that are taken apart: with 14 rows sums, words and numbers of
 two vectors do not fit into 32 registers."""
@@ -55,9 +53,11 @@ LONE_K = 128
 """How far ahead a lone row tile asks for B: 32 KiB, the best of 8 to 64 KiB (Zen 4)."""
 
 
-def k_block(k: int) -> int:
-    """Length of the k blocks: all of k, or equal multiples of `FOLD`, the last maybe shorter."""
-    blocks = -(-k // SPLIT_K)
+def k_block(k: int, most: int) -> int:
+    """Length of the k blocks: all of k, or equal multiples of `FOLD`, the last maybe shorter; at
+    most `most`.
+    """
+    blocks = -(-k // most)
     if blocks == 1:
         return k
     return -(-k // (FOLD * blocks)) * FOLD
@@ -87,11 +87,14 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _RowTiles:
-    """Row tiles of a block of rows: its first row, full and padded ones, up to two pairs, all."""
+    """Row tiles of a block of rows: its first row, full and padded ones, up to two pairs, or a tile
+    of four rows, all.
+    """
 
     first: tir.Expr
     full: tir.Expr
     pair: tir.Expr
+    quad: tir.Expr
     count: tir.Expr
 
 
@@ -106,8 +109,6 @@ class _Kernel:
         self.input_relu = bool(params.get("input_relu"))
         self.in_pairs = params["dtype"] == "bfloat16"
         self.k = step_count(params)
-        self.k_block = k_block(self.k)
-        self.in_blocks = self.k_block < self.k
         self.tile_rows, self.group = target.gemm_tile
         self.lone_tiles = target.lone_tiles
         if self.in_pairs and not target.multiplies_pairs:
@@ -117,11 +118,14 @@ class _Kernel:
         rows_of_a, listed, rows_of_c = (tir.size() for _ in range(3))
         self.left_words = bool(params.get("left_words"))
         self.rounds_result = bool(params.get("rounds_result"))
-        if self.rounds_result and self.in_blocks:
-            raise ValueError(f"sums of {k} terms stand in C, which is bfloat16")
         self.a = tir.tensor("a", (rows_of_a, self.k if self.left_words else k))
         self.rows_a = tir.tensor("rows_a", (listed,), "int32")
         self.right = right_operand({**params, "k": self.k}, target)
+        in_pieces = self.right[0].longest is not None
+        self.k_block = self.k if in_pieces else k_block(self.k, target.block_k)
+        self.in_blocks = self.k_block < self.k
+        if self.rounds_result and self.in_blocks:
+            raise ValueError(f"sums of {k} terms stand in C, which is bfloat16")
         self.stored = bool(params.get("stored"))
         self.left: Left
         bias = tir.tensor("bias", (panels * PANEL_WIDTH,))
@@ -255,7 +259,7 @@ class _Kernel:
             longest = block_k = tir.int64(self.k_block)
             ahead = whole
         else:
-            longest = ahead = tir.int64(STREAM_K)
+            longest = ahead = tir.int64(self.target.stream_k)
         share = tir.hold(tir.quotient(PANEL_WIDTH - 1 + tiles.count, tiles.count))
         blocks = tir.serial(0, (self.k + block_k - 1) // block_k)
         groups = tir.serial(0, (self.j1 - self.j0 + right.group - 1) // right.group)
@@ -275,23 +279,32 @@ class _Kernel:
     def cut_rows(self, first: tir.Expr, count: tir.Expr) -> _RowTiles:
         """Full row tiles; a few rows that are left make pairs, more of them a padded tile.
 
-        8 rows, tiles of 6   ->   one full, one pair            10   ->   one full, two pairs
+        8 rows, tiles of 6   ->   one full, one pair
+        10                   ->   one full, two pairs, or one tile of four rows
         """
         height = self.tile_rows
         full = tir.hold(count // height)
         rest = tir.bind(count - full * height)
         # Where B is not in panels, a tile makes vectors of it by itself: one is faster than two.
-        pairs = 1 if self.stored else 2
+        pairs = 1 if self.stored else self.target.most_pairs
+        none, one = tir.int64(0), tir.int64(1)
         as_pair = tir.bind(rest <= pairs * PAIR)
-        pair = tir.hold(tir.select(as_pair, (rest + 1) // PAIR, tir.int64(0)))
-        full = tir.hold(tir.select(as_pair, full, full + 1))
-        return _RowTiles(first, full, pair, tir.hold(full + pair))
+        pair = tir.hold(tir.select(as_pair, (rest + 1) // PAIR, none))
+        if self.stored or not self.target.quad_columns:
+            full = tir.hold(tir.select(as_pair, full, full + 1))
+            return _RowTiles(first, full, pair, none, tir.hold(full + pair))
+        as_quad = tir.both(rest > pairs * PAIR, rest <= QUAD)
+        quad = tir.hold(tir.select(as_quad, one, none))
+        full = tir.hold(tir.select(rest > QUAD, full + 1, full))
+        return _RowTiles(first, full, pair, quad, tir.hold(full + pair + quad))
 
     def panel(self, stretch: Stretch, tiles: _RowTiles) -> None:
         """All row tiles of a block of rows against one panel: pairs come last, or a single row."""
         height = self.tile_rows
         last = tir.bind(tiles.first + tiles.full * height)
         each = [(height, self.group, tiles.first, tiles.full), (PAIR, self.pair, last, tiles.pair)]
+        if self.target.quad_columns and not self.stored:
+            each.append((QUAD, self.target.quad_columns, last, tiles.quad))
         if self.stored:  # a row by itself takes no more than its own time
             lone = tir.both(tiles.pair > 0, self.i1 - last == 1)
             one = tir.bind(tir.select(lone, tir.int64(1), tir.int64(0)))

@@ -20,8 +20,10 @@ TURN = 48
 """Multiply-adds of lane groups in a turn of the innermost loop: more are more code, no faster."""
 PAIR = 2
 """Rows of the low row tile: as fast as a single row, which waits for its own sums."""
-STREAM_K = 48
-"""Length of a short stretch: two of them are three quarters of a first-level cache of 32 KiB."""
+QUAD = 4
+"""Rows of a row tile that some levels have beside it."""
+LINE = 16
+"""Numbers in a line of the caches."""
 PAGE_K = 4096 // (4 * PANEL_WIDTH)
 """Rows of a panel in a page of memory, 4 KiB."""
 
@@ -77,8 +79,8 @@ class RegisterTile:
             self.take(number)
             self.write(kernel.epilogue)
             return
-        in_one = self.is_far and not kernel.in_blocks
-        if kernel.k <= (stretch.right.longest or STREAM_K) or (in_one and kernel.k <= FOLD):
+        in_one = self.is_far and not kernel.in_blocks and kernel.k <= FOLD
+        if in_one or kernel.k <= (stretch.right.longest or kernel.target.stream_k):
             self.fetch()
             self.tile.clear()
             self.multiply(number)
@@ -239,7 +241,8 @@ class RegisterTile:
 
         def step(i: tir.Expr) -> None:
             k = first + i
-            ask(i)
+            if not by_turns:
+                ask(i)
 
             def vector(v: int, half: int) -> tir.Expr:
                 return right.load(stretch.j, k, starts[v], columns.lanes(v), half)
@@ -249,7 +252,16 @@ class RegisterTile:
         count = stretch.length if length is None else length
         by = 4 if 4 * self.tile.rows * self.tile.vectors <= TURN else 2
         by = 1 if stretch.lone else by  # it waits for memory
-        tir.unrolled(count, by, step, rest=kernel.k % by > 0)
+        by_turns = kernel.target.asks_by_turns and self.is_far
+
+        def turn(i: tir.Expr) -> None:
+            ask(i)
+            with tir.when(stretch.share * by > LINE):
+                for later in range(1, by):
+                    ask(i + later)
+
+        rest = kernel.k % by > 0
+        tir.unrolled(count, by, step, rest=rest, turn=turn if by_turns else None)
 
     def finish(self) -> None:
         """Put the sums where `_Kernel.write` reads them."""

@@ -81,16 +81,16 @@ class Panels:
 
     Args:
         b: The argument.
+        block_tiles: Row tiles that read it together.
     """
 
-    block_tiles = 16
     longest = None
     group = 1
     finishes_panels = False  # but by blocks of k
     few_tiles = 6
 
-    def __init__(self, b: tir.Buffer) -> None:
-        self.b = b
+    def __init__(self, b: tir.Buffer, block_tiles: int) -> None:
+        self.b, self.block_tiles = b, block_tiles
 
     def bring(self, j: tir.Expr, count: tir.Expr, start: tir.Expr, length: tir.Expr) -> None:
         """All of it is there."""
@@ -367,8 +367,8 @@ def right_operand(params: Mapping[str, Any], target: CpuLevel) -> tuple[Right, R
     if not order:
         b = tir.tensor("b", (panel_count(n), k, PANEL_WIDTH))
         if params["dtype"] == "bfloat16" and not target.multiplies_pairs:
-            return WordPieces(b, target.gemm_tile[1]), WordPanels(b)
-        return Panels(b), Panels(b)
+            return WordPieces(b, target.gemm_tile[1]), WordPanels(b, target.block_tiles)
+        return Panels(b, target.block_tiles), Panels(b, target.block_tiles)
     stored = StoredRight(k, n, order, factor=bool(params["factor"]))
     side = target.vector_lanes
     few = InPlace(stored) if order == "kn" else Turned(stored, side)

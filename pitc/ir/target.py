@@ -27,8 +27,18 @@ class CpuLevel:
         vector_registers: Hardware vector registers.
         gemm_tile: Register tile of a dense contraction, rows x columns.
         pair_columns: Columns of the register tile of two rows, which divide a panel.
+        most_pairs: So many of those, at most, are faster than a high tile that is not full.
+        quad_columns: Columns of the register tile of four rows, for three or four that are left;
+            0: there is none.
         lone_tiles: Register tiles, rows x columns, of products whose rows all fit into one: the
             lowest that holds them. Each number of the matrix is read once then.
+        block_tiles: Row tiles of a dense contraction that go through B together.
+        block_k: Longest block of k that they do so by: of a longer one the rows of A or the panel
+            of B are lost from the second-level cache.
+        stream_k: Longest stretch of k of few row tiles, for which B comes from memory: two of them
+            are most of a first-level cache of 32 KiB.
+        asks_by_turns: Row tiles ask for lines of B once in a turn of the innermost loop, if that
+            suffices: to ask for a line once more takes time.
         listed_tile: Register tile of a contraction over listed micro-tiles, rows x columns; the
             rows divide a group of rows, the columns a panel.
         row_columns: Columns that a contraction over listed elements of one row computes at once, a
@@ -53,6 +63,12 @@ class CpuLevel:
     row_columns: int
     attention_lanes: tuple[int, ...]
     attention_rows: tuple[int, ...]
+    most_pairs: int = 2
+    quad_columns: int = 0
+    block_tiles: int = 16
+    block_k: int = 1536
+    stream_k: int = 48
+    asks_by_turns: bool = False
     triple: str = ""
     features: tuple[str, ...] = ()
     multiplies_pairs: bool = False
@@ -85,6 +101,12 @@ CPU_LEVELS = (
         row_columns=64,
         attention_lanes=(16,),
         attention_rows=(6,),
+        most_pairs=1,
+        quad_columns=16,
+        block_tiles=40,
+        block_k=768,
+        stream_k=64,
+        asks_by_turns=True,
     ),
 )
 """Of x86-64, best first."""

@@ -8,9 +8,11 @@ import pytest
 
 from pitc.codegen import reference
 from pitc.codegen.call import KernelLibrary
-from pitc.codegen.families.gather_gemm import SPLIT_K, k_block
+from pitc.codegen.families.gather_gemm import k_block
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
+from pitc.ir.target import cpu_level_of
+from pitc.ir.variants import FOLD
 from tests.codegen_kernels import LEVELS, Array, bits, guarded, library, normal
 
 # (k, n, activation, residual): 1, odd, full panels, tails of every kind, and k in several blocks
@@ -93,8 +95,8 @@ class Case:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_values_of_every_row_count(kernels: KernelLibrary, shape: tuple, level: str) -> None:
-    counts = [*range(18), 19, 37, 97, 203]  # each lone row tile, few of them, many
-    counts = counts if shape[0] < 3000 else [0, 2, 7, 13, 24, 99]
+    counts = [*range(18), 19, 37, 40, 97, 203, 251]  # each lone row tile, few, many, two blocks
+    counts = counts if shape[0] < 3000 else [0, 2, 7, 13, 24, 40, 99, 251]
     for rows in counts:
         case = Case(shape, level, rows, seed=rows)
         c = case.run(kernels)
@@ -191,9 +193,10 @@ def test_rows_beyond_two_to_the_31_elements(kernels: KernelLibrary, level: str) 
     assert (np.abs(c[rows] - want) <= tolerance).all()
 
 
-@pytest.mark.parametrize("k", [1, 17, 1536, 1537, 3072, 4096, 6150, 50_000])
+@pytest.mark.parametrize("k", [1, 17, 768, 769, 1536, 1537, 3072, 4096, 6150, 50_000])
 def test_k_blocks_cover_k_evenly(k: int, level: str) -> None:
-    block = k_block(k)
+    most = cpu_level_of(level).block_k
+    block = k_block(k, most)
     count = -(-k // block)
-    assert block == k if k <= SPLIT_K else block <= SPLIT_K and block % 16 == 0
+    assert block == k if k <= most else block <= most and block % FOLD == 0
     assert 0 < k - (count - 1) * block <= block
