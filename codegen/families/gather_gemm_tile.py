@@ -227,10 +227,12 @@ class RegisterTile:
         next_start = tir.hold(stretch.start + stretch.ahead)
         starts = [columns.start + v * tir.LANES for v in range(columns.vectors)]
         in_order = stretch.lone and columns.vectors * tir.LANES == PANEL_WIDTH
+        sparing = kernel.target.asks_sparingly and not kernel.stored and right.longest is None
+        by_turns = sparing and not stretch.lone
 
         def ask(i: tir.Expr) -> None:
             if in_order:
-                if self.tile.rows <= PAIR:
+                if self.tile.rows <= PAIR and not sparing:
                     page = (first + i) // PAGE_K * PAGE_K
                     right.ask(stretch.j, tir.bind(page + stretch.ahead), tir.int64(0))
                 return
@@ -252,13 +254,13 @@ class RegisterTile:
         count = stretch.length if length is None else length
         by = 4 if 4 * self.tile.rows * self.tile.vectors <= TURN else 2
         by = 1 if stretch.lone else by  # it waits for memory
-        by_turns = kernel.target.asks_by_turns and self.is_far
 
         def turn(i: tir.Expr) -> None:
-            ask(i)
-            with tir.when(stretch.share * by > LINE):
-                for later in range(1, by):
-                    ask(i + later)
+            with tir.when(stretch.share < PANEL_WIDTH):
+                ask(i)
+                with tir.when(stretch.share * by > LINE):
+                    for later in range(1, by):
+                        ask(i + later)
 
         rest = kernel.k % by > 0
         tir.unrolled(count, by, step, rest=rest, turn=turn if by_turns else None)

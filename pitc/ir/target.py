@@ -37,8 +37,9 @@ class CpuLevel:
             of B are lost from the second-level cache.
         stream_k: Longest stretch of k of few row tiles, for which B comes from memory: two of them
             are most of a first-level cache of 32 KiB.
-        asks_by_turns: Row tiles ask for lines of B once in a turn of the innermost loop, if that
-            suffices: to ask for a line once more takes time.
+        asks_sparingly: Row tiles ask for lines of B once in a turn of the innermost loop, if that
+            suffices, and one row tile by itself asks for none: what is foreseen or was asked for
+            before costs time.
         listed_tile: Register tile of a contraction over listed micro-tiles, rows x columns; the
             rows divide a group of rows, the columns a panel.
         row_columns: Columns that a contraction over listed elements of one row computes at once, a
@@ -68,7 +69,7 @@ class CpuLevel:
     block_tiles: int = 16
     block_k: int = 1536
     stream_k: int = 48
-    asks_by_turns: bool = False
+    asks_sparingly: bool = False
     triple: str = ""
     features: tuple[str, ...] = ()
     multiplies_pairs: bool = False
@@ -96,7 +97,7 @@ CPU_LEVELS = (
         vector_registers=16,
         gemm_tile=(6, 16),
         pair_columns=32,
-        lone_tiles=((1, 64), (2, 32), (4, 16), (6, 16)),
+        lone_tiles=((1, 64),),
         listed_tile=(4, 16),
         row_columns=64,
         attention_lanes=(16,),
@@ -106,7 +107,7 @@ CPU_LEVELS = (
         block_tiles=40,
         block_k=768,
         stream_k=64,
-        asks_by_turns=True,
+        asks_sparingly=True,
     ),
 )
 """Of x86-64, best first."""
