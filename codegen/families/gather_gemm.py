@@ -22,6 +22,7 @@ processor foresees: asking for all lines made it slower. For one or two rows, wh
 line of each page ahead is asked for. Parts of rows are asked for.
 
     AVX-512:   1..6 rows   ->   tiles of 1, 2, 4, 6 rows x 64 columns    7..14   ->   8..14 x 32
+    AVX2:      1 row       ->   1 x 64; a tile of parts of rows would read the panel for each part
 
 A matrix that is computed when the model runs is read as it is stored (`right.py`): a stretch is a
 piece of it then.
