@@ -61,7 +61,7 @@ def contract_kernels(fields: Mapping[str, Field], kind: str = "cpu") -> str:
         plain = {"activation": "none", "residual": 0, **stored}
         add("block", "contract_block", k=k, n=n, **plain)
     elif skips and kind == "cpu":
-        of = {"k": k, "n": n, **relu, **epilogue}
+        of = {"k": k, "n": n, **epilogue}
         of |= {"n": 128, "activation": "none", "residual": 0} if stored else {}
         for role in ("row", "tile", "block"):
             add(role, f"contract_{role}", **of)

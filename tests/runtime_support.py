@@ -189,7 +189,7 @@ def make_model(
 
 def kernel_identity(library: Path) -> str:
     """The identity of a kernel library, found in the file."""
-    found = re.findall(rb"1/(?:reference|pitc-[^\0]+)(?=\0)", library.read_bytes())
+    found = re.findall(rb"2/(?:reference|pitc-[^\0]+)(?=\0)", library.read_bytes())
     assert len(found) == 1, found
     return str(found[0].decode())
 

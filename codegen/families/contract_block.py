@@ -132,8 +132,8 @@ class _Kernel:
             entries: Packed values of the rows of the tile.
             rows: Where their sums begin.
         """
-        b, relu = self.swrite.b, self.swrite.input_relu
-        tile = self.sums_of(len(rows), self.columns // tir.LANES, input_relu=relu)
+        b = self.swrite.b
+        tile = self.sums_of(len(rows), self.columns // tir.LANES)
         start = tir.bind(q * self.width)
         length = tir.bind(tir.smaller(self.width, self.k - start))
         sums = [row + column for row in rows]

@@ -47,7 +47,7 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
 
     Args:
         symbol: Name of the kernel.
-        params: Of `SWrite`; no listed element is below 0 where `input_relu` is set.
+        params: Of `SWrite`.
         target: CPU level.
     """
 

@@ -129,10 +129,10 @@ class _Kernel:
             count: Entries.
             is_last: These are its last ones.
         """
-        b, relu = self.swrite.b, self.swrite.input_relu
+        b = self.swrite.b
         start, begin = starts
         is_first = begin == start
-        tile = self.sums_of(self.height, self.columns // tir.LANES, input_relu=relu)
+        tile = self.sums_of(self.height, self.columns // tir.LANES)
         rows = [(row + r) * PANEL_WIDTH + column for r in range(self.height)]
         offsets = [column + v * tir.LANES for v in range(tile.vectors)]
 

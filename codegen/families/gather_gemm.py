@@ -16,13 +16,8 @@ A stretch is a k block of a panel. For few rows it is much shorter: B comes from
 tiles after the first one read it from the first-level cache, and all of them ask for a share of the
 next one, so that memory never rests. A short row tile repeats its last row and drops the copies.
 
-Rows that all fit into one register tile (`CpuLevel.lone_tiles`) multiply each number of B once, on
-its way from memory, for all of k at a time. Whole rows of a panel are read in order, which the
-processor foresees: asking for all lines made it slower. For one or two rows, which are done soon, a
-line of each page ahead is asked for. Parts of rows are asked for.
-
-    AVX-512:   1..6 rows   ->   tiles of 1, 2, 4, 6 rows x 64 columns    7..14   ->   8..14 x 32
-    AVX2:      1 row       ->   1 x 64; a tile of parts of rows would read the panel for each part
+Rows that all fit into one register tile, or that follow one row, read B in order
+(`gather_gemm_few`).
 
 A matrix that is computed when the model runs is read as it is stored (`right.py`): a stretch is a
 piece of it then.
@@ -31,14 +26,14 @@ With `bits`, the kernel also says which stored values are not zero: words of 64 
 the registers of the epilogue.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from pitc.codegen import pairs, tir
 from pitc.codegen.engines.pairs import instructions, step_count
 from pitc.codegen.families import gather_gemm_amx
+from pitc.codegen.families import gather_gemm_few as few_rows
 from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
 from pitc.codegen.families.gather_gemm_tile import PAIR, QUAD, Columns, RegisterTile, Stretch
 from pitc.codegen.families.left import Left, left_operand
@@ -50,8 +45,9 @@ from pitc.ir.variants import FOLD
 WORD_ROWS = 12
 """Highest lone row tile beside words that are taken apart: with 14 rows sums, words and numbers of
 two vectors do not fit into 32 registers."""
-LONE_K = 128
-"""How far ahead a lone row tile asks for B: 32 KiB, the best of 8 to 64 KiB (Zen 4)."""
+
+#: Rows that a way of few rows takes, and the function that emits it.
+_Way = tuple[int, Callable[[Any, tir.Expr, tir.Expr], None]]
 
 
 def k_block(k: int, most: int) -> int:
@@ -170,57 +166,24 @@ class _Kernel:
                 self.behind = kept * PANEL_WIDTH
                 self.sums = tir.workspace(2 * self.behind)
                 self.totals = tir.workspace(largest)
-            if self.stored:
-                self.some_tiles(tiles)
-            else:
-                fits = count <= lone
-                tir.either(
-                    fits, lambda: self.lone_tile(first, count), lambda: self.some_tiles(tiles)
-                )
+            ways = [] if self.stored else [(lone, few_rows.lone_tile)]
+            if ways and self.target.led_k:
+                ways.append((few_rows.MOST_LED, few_rows.led_rows))
+            self.lowest_way(first, count, ways, tiles)
 
-    def lone_tile(self, first: tir.Expr, count: tir.Expr) -> None:
-        """The lowest row tile that holds all rows of a block; tiles of one width share the code
-        that stores their sums.
-        """
-        right = self.right[1]
-        assert not isinstance(right, Turned)
-        zero, lower = tir.int64(0), 0
-        for columns, same in groupby(self.lone_tiles, key=lambda tile: tile[1]):
-            heights = [rows for rows, _ in same]
-            fits = tir.both(count > lower, count <= heights[-1])
-            with tir.when(fits), tir.serial(self.j0, self.j1) as j:
-                ahead, share = tir.int64(LONE_K), tir.int64(PANEL_WIDTH)
-                whole = tir.int64(self.k)
-                stretch = Stretch(right, j, zero, zero, whole, ahead, share, lone=True)
-                for group in self.column_groups(stretch, columns):
-                    self.lowest(stretch, group, first, count, heights)
-                    self.write(first, count, j, group, self.epilogue)
-            lower = heights[-1]
-
-    def lowest(
-        self,
-        stretch: Stretch,
-        columns: Columns,
-        first: tir.Expr,
-        count: tir.Expr,
-        heights: Sequence[int],
+    def lowest_way(
+        self, first: tir.Expr, count: tir.Expr, ways: Sequence[_Way], tiles: _RowTiles
     ) -> None:
-        """The sums of the lowest of some tiles that holds all rows."""
-
-        def add(rows: int) -> None:
-            tile = RegisterTile(self, stretch, columns, first, rows)
-            tile.add_all()
-            tile.finish()
-
-        lowest, *others = heights
-        if others:
-            tir.either(
-                count <= lowest,
-                lambda: add(lowest),
-                lambda: self.lowest(stretch, columns, first, count, others),
-            )
-        else:
-            add(lowest)
+        """The first of some ways that take so many rows; else row tiles."""
+        if not ways:
+            self.some_tiles(tiles)
+            return
+        (most, way), *others = ways
+        tir.either(
+            count <= most,
+            lambda: way(self, first, count),
+            lambda: self.lowest_way(first, count, others, tiles),
+        )
 
     def some_tiles(self, tiles: _RowTiles) -> None:
         """Few row tiles, or many."""
@@ -338,12 +301,14 @@ class _Kernel:
         j: tir.Expr,
         columns: Columns,
         epilogue: Epilogue | None,
+        width: int | None = None,
     ) -> None:
         """Store rows `first`.. of the list, whose sums of some columns of panel `j` are ready.
 
         Loops over rows and vectors, of sums in scratch memory: an activation is a lot of code.
+        `width` is how far apart rows stand there, if not as many numbers as there are columns.
         """
-        width = columns.vectors * tir.LANES
+        width = width or columns.vectors * tir.LANES
 
         def put(r: tir.Expr, row: tir.Expr, row_c: tir.Expr, v: tir.Expr, lanes: int) -> None:
             at = tir.bind(j * PANEL_WIDTH + columns.start + v * tir.LANES)

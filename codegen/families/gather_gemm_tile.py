@@ -57,6 +57,8 @@ class Stretch:
     """Elements of a row that each of the row tiles asks for, rounded up."""
     lone: bool = False
     """There is one row tile."""
+    led: bool = False
+    """The first row tile reads it from memory, the others ask for the next one."""
 
 
 class RegisterTile:
@@ -114,6 +116,30 @@ class RegisterTile:
             self.multiply(tir.int64(0))
         else:
             self.add_blocks(tir.int64(0))
+
+    def add_part(self, row: tir.Expr, *, asks: bool) -> None:
+        """A stretch of rows that follow a leading row, or of that one.
+
+        Sums of a panel stand row by row in `done`, those of blocks of k before in `totals`.
+
+        Args:
+            row: The first row's place there.
+            asks: Ask for the next stretch.
+        """
+        kernel, stretch = self.kernel, self.stretch
+        first = tir.hold(row * PANEL_WIDTH + self.columns.start)
+        rows = [first + r * PANEL_WIDTH for r in range(self.tile.rows)]
+        begins = stretch.start % FOLD == 0
+        tir.either(begins, self.tile.clear, lambda: self.tile.take(kernel.done, rows))
+        self.multiply(tir.int64(0), asks=asks)
+        if kernel.k > FOLD:
+            end = tir.hold(stretch.start + stretch.length)
+            rest = tir.select(end == kernel.k, tir.int64(0), end % FOLD)
+            with tir.when(tir.bind(rest == 0)):
+                with tir.when(stretch.start >= FOLD):
+                    self.tile.add(kernel.totals, rows)
+                self.tile.put(kernel.totals, rows)
+        self.tile.put(kernel.done, rows)
 
     @property
     def is_far(self) -> bool:
@@ -213,7 +239,12 @@ class RegisterTile:
                     tir.prefetch(self.kernel.epilogue.residual, row, at)
 
     def multiply(
-        self, number: tir.Expr, begin: tir.Expr | None = None, length: tir.Expr | None = None
+        self,
+        number: tir.Expr,
+        begin: tir.Expr | None = None,
+        length: tir.Expr | None = None,
+        *,
+        asks: bool = True,
     ) -> None:
         """Add the products of the stretch or of a part of it, and ask for this tile's part of the
         next stretch.
@@ -228,13 +259,19 @@ class RegisterTile:
         starts = [columns.start + v * tir.LANES for v in range(columns.vectors)]
         in_order = stretch.lone and columns.vectors * tir.LANES == PANEL_WIDTH
         sparing = kernel.target.asks_sparingly and not kernel.stored and right.longest is None
-        by_turns = sparing and not stretch.lone
+        by_turns = sparing and not stretch.lone and not stretch.led
 
         def ask(i: tir.Expr) -> None:
             if in_order:
                 if self.tile.rows <= PAIR and not sparing:
                     page = (first + i) // PAGE_K * PAGE_K
                     right.ask(stretch.j, tir.bind(page + stretch.ahead), tir.int64(0))
+                return
+            if stretch.led:  # in order, whichever columns the tile has
+                part = tir.hold(columns.start * stretch.length + i * (columns.vectors * tir.LANES))
+                for v in range(columns.vectors):
+                    at = tir.bind(part + v * tir.LANES)
+                    right.ask(stretch.j, next_start, at, far=False)
                 return
             # A share is shorter than a row, so lines are named several times: that is free.
             part = tir.hold((before + i) * stretch.share)
@@ -243,7 +280,7 @@ class RegisterTile:
 
         def step(i: tir.Expr) -> None:
             k = first + i
-            if not by_turns:
+            if asks and not by_turns:
                 ask(i)
 
             def vector(v: int, half: int) -> tir.Expr:
@@ -253,7 +290,7 @@ class RegisterTile:
 
         count = stretch.length if length is None else length
         by = 4 if 4 * self.tile.rows * self.tile.vectors <= TURN else 2
-        by = 1 if stretch.lone else by  # it waits for memory
+        by = 1 if stretch.lone or stretch.led else by  # it waits for memory
 
         def turn(i: tir.Expr) -> None:
             with tir.when(stretch.share < PANEL_WIDTH):

@@ -133,6 +133,44 @@ class Block:
         return [tir.bind((i - self.first) * self.stride) for i in listed]
 
 
+class ReluRows(Block):
+    """Rows of float32 with 0 for numbers below it, where a step multiplies each number by so few
+    vectors that the comparison would take as long (`CpuLevel.relu_first`).
+
+    Args:
+        a: f32 `[rows, k]`.
+        listed: The list of rows.
+        most: Rows of a block.
+        wide: A step multiplies two k, beside words of two numbers.
+    """
+
+    def __init__(self, a: tir.Buffer, listed: tir.Buffer, most: tir.Expr, *, wide: bool) -> None:
+        self.a, self.k, self.wide = a, int(a.shape[1]), wide
+        vectors = -(-self.k // tir.LANES) + 1  # one more: as `PairRows.gap`
+        super().__init__(listed, vectors * tir.LANES, most)
+
+    def convert(self, row: tir.Expr, i: tir.Expr) -> None:
+        """Copy it, with 0 behind the last number."""
+        place = tir.hold(i * self.stride)
+
+        def part(start: tir.Expr, lanes: int) -> None:
+            numbers = tir.keep(tir.load(self.a, row, start, lanes=lanes))
+            tir.store(self.converted, relu(numbers), place + start)
+
+        tir.chunks(self.k, part)
+
+    def tile(self, rows: int, vectors: int) -> DenseTile:
+        """Sums."""
+        return WideTile(rows, vectors) if self.wide else DenseTile(rows, vectors)
+
+    def step(self, tile: DenseTile, rows: Sequence[tir.Expr], k: tir.Expr, right: Load) -> None:
+        """One k, or two."""
+        if isinstance(tile, WideTile):
+            tile.add_pair(lambda r, half: self.converted[rows[r] + k * 2 + half], right)
+        else:
+            tile.step((lambda r: self.converted[rows[r] + k], lambda v: right(v, 0)))
+
+
 class PairRows(Block):
     """Rows of float32, rounded to words of two numbers.
 
@@ -244,10 +282,13 @@ def left_operand(
         words: So is `a`.
         input_relu: Numbers below 0 of float32 stand for 0.
     """
-    if not in_pairs:
-        return Rows(a, listed, input_relu=input_relu)
+    wide = in_pairs and not target.multiplies_pairs
     if words:
         return Words(a, listed) if target.multiplies_pairs else WideBlock(a, listed, most)
-    if not target.multiplies_pairs:
+    if input_relu and target.relu_first:
+        return ReluRows(a, listed, most, wide=wide)
+    if wide:
         return WideRows(a, listed, input_relu=input_relu)
-    return PairRows(a, listed, most, input_relu=input_relu)
+    if in_pairs:
+        return PairRows(a, listed, most, input_relu=input_relu)
+    return Rows(a, listed, input_relu=input_relu)

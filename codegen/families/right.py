@@ -69,15 +69,16 @@ class Right(Protocol):
         """
         ...
 
-    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
-        """Ask memory for it; it may lie beyond the end."""
+    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, *, far: bool = True) -> None:
+        """Ask memory for it; it may lie beyond the end.
+
+        With `far` into the second-level cache, where many lines may be on their way.
+        """
         ...
 
 
 class Panels:
     """`b`, in panels.
-
-    Lines are asked for into the second-level cache, where many may be on their way.
 
     Args:
         b: The argument.
@@ -99,9 +100,9 @@ class Panels:
         """A vector; behind the last column it is padded."""
         return tir.load(self.b, j, k, at)
 
-    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
+    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, *, far: bool = True) -> None:
         """Ask for a line; `at` may be beyond the row, as rows lie one behind the other."""
-        tir.prefetch(self.b, j, k, at, far=True)
+        tir.prefetch(self.b, j, k, at, far=far)
 
 
 class WordPanels(Panels):
@@ -156,7 +157,7 @@ class WordPieces:
         """A vector of the piece."""
         return tir.load(self.piece, self.place(k - self.start, at, half))
 
-    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
+    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, *, far: bool = True) -> None:
         """Ask for words of the next piece."""
         tir.prefetch(self.b, j, k, at, far=True)
 
@@ -228,7 +229,7 @@ class InPlace:
         """A vector."""
         return self.stored.product(k, j * PANEL_WIDTH + at, lanes=lanes)
 
-    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
+    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, *, far: bool = True) -> None:
         """Rows in one line are foreseen."""
 
 
@@ -308,7 +309,7 @@ class Pieces:
         """A vector of the copy."""
         return tir.load(self.piece, k - self.start, at)
 
-    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
+    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, *, far: bool = True) -> None:
         """It is near."""
 
     def copied(self, j: tir.Expr, length: tir.Expr) -> None:

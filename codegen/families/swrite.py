@@ -94,15 +94,14 @@ class SWrite:
     """Declares b, bias, (residual), rows_c, c, `scalars`, j0 and j1; emits loop and stores.
 
     Args:
-        params: `k`, `n`, `activation`, `residual`, `dtype`; `input_relu`, 0 if not there. Of
-            bfloat16 values and b are words of two numbers, and what is said of k is said of words.
+        params: `k`, `n`, `activation`, `residual`, `dtype`. Of bfloat16 values and b are words of
+            two numbers, and what is said of k is said of words.
         scalars: Names of numbers.
     """
 
     def __init__(self, params: Mapping[str, Any], *scalars: str) -> None:
         k, self.n = params["k"], params["n"]
         self.steps = step_count(params)
-        self.input_relu = bool(params.get("input_relu"))
         if k < 1 or self.n < 1 or params["activation"] not in ACTIVATIONS:
             raise ValueError(f"no contraction kernel for {dict(params)}")
         panels = panel_count(self.n)

@@ -124,8 +124,9 @@ def _of_contract(plan: Contract, target: Target) -> Roles:
     stored: Params = {}
     if plan.right != "panels":
         stored = {"factor": int(plan.factor > 0), "stored": plan.right}
-    product = _product(plan)
-    kernels = {"dense": request("gather_gemm", product | stored)}
+    product: Params = {"k": plan.k, **_epilogue(plan)}
+    relu: Params = {"input_relu": 1} if plan.input_relu else {}  # lists are of its result
+    kernels = {"dense": request("gather_gemm", product | relu | stored)}
     if plan.tiles:
         kernels["block"] = request("contract_block", product | stored)
     elif stored:
@@ -170,11 +171,6 @@ def _role(family: str) -> str:
 
 def _epilogue(plan: Contract) -> Params:
     return {"n": plan.n, "activation": plan.activation, "residual": int(plan.residual)}
-
-
-def _product(plan: Contract) -> Params:
-    relu: Params = {"input_relu": 1} if plan.input_relu else {}
-    return {"k": plan.k} | relu | _epilogue(plan)
 
 
 def choose_kernels(packed: Packed) -> None:

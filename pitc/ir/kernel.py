@@ -27,7 +27,7 @@ in the result."""
 ATTENTION_STORED = {"q": "q_words", "k": "k_words", "v": "v_words", "result": "rounds_result"}
 """Parameters of attention, by what is stored as bfloat16."""
 
-KERNEL_ABI = 1
+KERNEL_ABI = 2
 """What a call of a kernel means: its arguments (`docs/plans.md`). The plug-in checks it."""
 
 
@@ -41,9 +41,9 @@ class KernelRequest:
             `outer_products`, `outer_products_dense`, `norm` or `elementwise`; of GPUs also
             `detect`, `choose`, `lists`, `contract_square`, `group_rows` and `live_points`.
         params: Static parameters, sorted by name: none (pack, unpack, outer_products, group_rows,
-            live_points); `k`, `n`, `activation`, `residual` (gather_gemm, contract_*), perhaps
-            `input_relu`, and of gather_gemm `bits`, `left_words`, `rounds_result`, `stored` and
-            `factor`, of contract_block of a sampled product `stored` too; `k` (panels); `k`, `n`,
+            live_points); `k`, `n`, `activation`, `residual` (gather_gemm, contract_*), perhaps,
+            of gather_gemm, `bits`, `input_relu`, `left_words`, `rounds_result`, `stored` and
+            `factor`, of contract_block of a sampled product `stored`; `k` (panels); `k`, `n`,
             `stored`, `factor` (stored_rows); `n`, `activation`, `residual` (swrite_columns); `d`,
             `dv`, `bias`, perhaps `pairs`, `sink`, `score_cap`, `score_steps` and `weight_steps`, of
             GPUs `sees` (attention, `pitc.ir.seen`); `d`, `dv`, `bias`, perhaps `pairs`, `floor`

@@ -37,9 +37,13 @@ class CpuLevel:
             of B are lost from the second-level cache.
         stream_k: Longest stretch of k of few row tiles, for which B comes from memory: two of them
             are most of a first-level cache of 32 KiB.
+        led_k: Longest stretch of k of so few rows that one of them, reading whole rows of B, goes
+            ahead of the others; 0: none does.
         asks_sparingly: Row tiles ask for lines of B once in a turn of the innermost loop, if that
             suffices, and one row tile by itself asks for none: what is foreseen or was asked for
             before costs time.
+        relu_first: The ReLU in front of a dense contraction is computed for a block of rows, not
+            where a number is multiplied: with few vectors in a register tile that takes as long.
         listed_tile: Register tile of a contraction over listed micro-tiles, rows x columns; the
             rows divide a group of rows, the columns a panel.
         row_columns: Columns that a contraction over listed elements of one row computes at once, a
@@ -69,7 +73,9 @@ class CpuLevel:
     block_tiles: int = 16
     block_k: int = 1536
     stream_k: int = 48
+    led_k: int = 0
     asks_sparingly: bool = False
+    relu_first: bool = False
     triple: str = ""
     features: tuple[str, ...] = ()
     multiplies_pairs: bool = False
@@ -107,7 +113,9 @@ CPU_LEVELS = (
         block_tiles=40,
         block_k=768,
         stream_k=64,
+        led_k=16,
         asks_sparingly=True,
+        relu_first=True,
     ),
 )
 """Of x86-64, best first."""

@@ -2,18 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from pitc.errors import PitcError
 from pitc.host.folders import cache_folder
-from pitc.host.machine import builder_versions, cpu_caches, cpu_features, cpu_name
+from pitc.host.machine import LEVEL_FLAGS, builder_versions, cpu_caches, cpu_features, cpu_name
 from pitc.ir.tiles import TileTable
-from pitc.options import TableLevel
+from pitc.options import TABLE_LEVELS, TableLevel
 from pitc.tiles.file import Machine, Measured, TilesFile, read_file, table_of
 
 SHIPPED = Path(__file__).with_name("shipped")
-"""A table for each machine that was measured; the first one is for those that no other one fits."""
+"""A table for each machine that was measured."""
 OVERLAY = "tiles.json"
 
 
@@ -48,13 +48,16 @@ def this_machine() -> Machine:
 
 
 def shipped() -> TilesFile:
-    """The tables that come with pitc, of a machine like this one; levels that it has not are those
-    of another one.
+    """The tables that come with pitc: of each level the one of the machine most like this one.
+
+    A level's kernels run where nothing better does. So a machine whose best level it is comes
+    before others, then one of the maker of this CPU, whose kernels compare alike.
     """
-    tables = _shipped()
-    nearest = next((each for each in tables if _maker(each) == cpu_name().split()[0]), tables[0])
-    levels = {name: each for file in tables for name, each in file.levels.items()}
-    return nearest.model_copy(update={"levels": levels | nearest.levels})
+    found: dict[TableLevel, Measured] = {}
+    for level in TABLE_LEVELS.values():
+        tables = [each.levels[level] for each in _shipped() if level in each.levels]
+        found[level] = min(tables, key=partial(_unlike, level))
+    return _shipped()[0].model_copy(update={"levels": found})
 
 
 @cache
@@ -62,10 +65,13 @@ def _shipped() -> tuple[TilesFile, ...]:
     return tuple(read_file(path) for path in sorted(SHIPPED.glob("*.json")))
 
 
-def _maker(tables: TilesFile) -> str:
-    """Who makes the CPU, as its name begins: kernels of one maker's CPUs compare alike."""
-    first = next(iter(tables.levels.values()))
-    return first.machine.device.split()[0]
+def _unlike(level: TableLevel, table: Measured) -> tuple[bool, bool]:
+    """How a table's machine differs from those that run a level: it has a better one, it is of
+    another maker than this CPU, as its name begins.
+    """
+    there = table.machine
+    has_better = frozenset(there.features) != LEVEL_FLAGS[level]
+    return has_better, there.device.split()[0] != cpu_name().split()[0]
 
 
 def tables_in_force(file: Path | None = None) -> TablesInForce:

@@ -296,6 +296,44 @@ void DeadRowsAreNotRead() {
   }
 }
 
+// Lists of a ReLU are those of the numbers that it gives.
+void ListsOfAReLU() {
+  const int64_t rows = 13, k = 131, words = BitWords(k), group = 8;
+  std::vector<float> a(static_cast<size_t>(rows * k)), relu(a.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    const float kinds[] = {0, 1.5f, -2, -0.0f, std::nanf(""), -std::nanf(""), -HUGE_VALF, -1e-42f};
+    a[i] = i % 5 ? -1 : kinds[i / 5 % 8];
+    relu[i] = a[i] < 0 ? 0 : a[i];
+  }
+  for (const Primitives* simd : Levels()) {
+    const auto lists = [&](const std::vector<float>& of, pitc::Live live) {
+      std::vector<uint64_t> bits(static_cast<size_t>(rows * words));
+      const pitc::StoredMatrix matrix{of.data(), nullptr, rows, k, k};
+      pitc::MatrixBits(*simd, live, matrix, bits.data(), words);
+      const pitc::DetectedRows detected{matrix, bits.data(), live};
+      pitc::MicroTileCounts counts;
+      simd->count_micro_tiles(bits.data(), rows, k, nullptr, &counts);
+      std::vector<float> values(a.size() * 2 * 64);
+      std::vector<int32_t> index(a.size()), starts(a.size());
+      float* at = values.data();
+      pitc::FillRowLists(*simd, detected, words * 64, counts.elements, at, index.data(),
+                         starts.data());
+      at += counts.elements;
+      pitc::FillTileLists(*simd, detected, group, counts.strips[0], at, index.data(),
+                          starts.data());
+      at += counts.strips[0] * group;
+      for (int64_t width : pitc::kSegmentWidths) {
+        pitc::FillBlockLists(detected, width, at, index.data(), starts.data());
+        at += starts[static_cast<size_t>((k + width - 1) / width)] * width;
+      }
+      CHECK(at < values.data() + values.size());
+      return values;
+    };
+    const auto found = lists(a, pitc::Live::kPositive), want = lists(relu, pitc::Live::kNotZero);
+    CHECK(!memcmp(found.data(), want.data(), found.size() * sizeof(float)));
+  }
+}
+
 // Places beyond 2^32 bytes and 2^31 elements, where the system lends so many addresses.
 void FarRows() {
   const int64_t k = 70001, words = BitWords(k);
@@ -328,6 +366,7 @@ int main() {
                                {"words of two numbers", WordsOfTwoNumbers},
                                {"every kind of number, denormals as zero", EveryKindOfNumber},
                                {"shapes", Shapes},
+                               {"lists of a ReLU", ListsOfAReLU},
                                {"large matrices", LargeMatrices},
                                {"full rows, the last one first", FullRows},
                                {"one live element", OneLiveElement},

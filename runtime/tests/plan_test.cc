@@ -18,15 +18,15 @@ namespace {
 
 // Fields of a contraction that does nothing else.
 const std::string kUsual =
-    "identity=1/x\nfactor=0\ngather=0\ninner_bias=0\ninput_relu=0\nlibrary=kernels.so\n"
+    "identity=2/x\nfactor=0\ngather=0\ninner_bias=0\ninput_relu=0\nlibrary=kernels.so\n"
     "right=panels\nscatter=0\ntiles=0\n";
 constexpr const char* kGemm =
-    "pitc-plan 9\nactivation=relu\nbias=1\ndtype=float32\nfactor=0\ngather=1\nidentity=1/x\n"
+    "pitc-plan 9\nactivation=relu\nbias=1\ndtype=float32\nfactor=0\ngather=1\nidentity=2/x\n"
     "inner_bias=0\ninput_relu=0\nk=64\nkernels=dense:gather_gemm_k64_n130_relu\n"
     "library=kernels.so\nn=130\nop=contract\nresidual=0\nright=panels\nscatter=0\nskips=0\n"
     "tiles=0\n";
 constexpr const char* kPack =
-    "pitc-plan 9\ndims=c0,r,c1,0,r\ndtype=int32\nidentity=1/x\nkernels=move:pack_b4\n"
+    "pitc-plan 9\ndims=c0,r,c1,0,r\ndtype=int32\nidentity=2/x\nkernels=move:pack_b4\n"
     "library=k.so\nop=pack\n";
 // 7 prices and 8 prices.
 const std::string kRising = "0,1,2,3,4,5,6";
@@ -63,7 +63,7 @@ constexpr const char* kChoose =
     "pitc-plan 9\nbudget=500\nchannels=3,64,8\nnodes=a%2Cb%0A%C3%A4,/conv-1._~\n"
     "op=choose_channels\nplaces=all,8,0\nweights=2,1\n";
 constexpr const char* kGradient =
-    "pitc-plan 9\nbias=1\nd=64\ndtype=float32\ndv=60\nheads=2\nidentity=1/x\n"
+    "pitc-plan 9\nbias=1\nd=64\ndtype=float32\ndv=60\nheads=2\nidentity=2/x\n"
     "kernels=attention_grad:a\nlibrary=kernels.so\nno_pairs=zero\nop=attention_grad\npairs="
     "0\nscale=0x1.0p-3\n";
 constexpr const char* kDetect = "pitc-plan 9\nop=detect\nrank=2\n";
@@ -71,7 +71,7 @@ constexpr const char* kDetect = "pitc-plan 9\nop=detect\nrank=2\n";
 void ReadsEveryOperation() {
   const pitc::Plan gemm = ParsePlan(kGemm);
   const auto& g = std::get<pitc::ContractPlan>(gemm.body);
-  CHECK(gemm.op == "contract" && gemm.library == "kernels.so" && gemm.identity == "1/x");
+  CHECK(gemm.op == "contract" && gemm.library == "kernels.so" && gemm.identity == "2/x");
   CHECK(gemm.kernels.Of("dense") == "gather_gemm_k64_n130_relu" && !gemm.kernels.Has("row"));
   CHECK(
       Contains(Thrown([&] { gemm.kernels.Of("row"); }), "expected a kernel for 'row' in kernels"));
@@ -97,7 +97,7 @@ void ReadsEveryOperation() {
   CHECK(p.dims[3].kind == pitc::DimUse::kOne && p.dims[4].kind == pitc::DimUse::kRest);
   const auto u = std::get<pitc::MovePlan>(
       ParsePlan(
-          "pitc-plan 9\ndims=l,r\ndtype=int8\nkernels=move:unpack_b1\nidentity=1/x\nlibrary=k\n"
+          "pitc-plan 9\ndims=l,r\ndtype=int8\nkernels=move:unpack_b1\nidentity=2/x\nlibrary=k\n"
           "op=unpack")
           .body);
   CHECK(u.unpack && u.word_bytes == 1 && u.dims[0].kind == pitc::DimUse::kLinear);
@@ -518,17 +518,17 @@ void RefusesValues() {
     CHECK(Contains(Error(With(kPack, "library=k.so", std::string("library=") + bad)),
                    "bare file name"));
   }
-  for (const char* bad : {"", "1", "x/1", "/1", "0/x", "2/x", "01/x", "1/x y", "1/x\\y"}) {
-    const std::string error = Error(With(kPack, "identity=1/x", std::string("identity=") + bad));
-    CHECK(Contains(error, "expected identity as 1/.., got '") &&
+  for (const char* bad : {"", "2", "x/2", "/2", "1/x", "3/x", "02/x", "2/x y", "2/x\\y"}) {
+    const std::string error = Error(With(kPack, "identity=2/x", std::string("identity=") + bad));
+    CHECK(Contains(error, "expected identity as 2/.., got '") &&
           Contains(error, "compile the model again"));
   }
-  CHECK(Error(With(kPack, "identity=1/x", "identity=1/pitc-0.1.0/tvm-0.2+a_b/00ff")).empty());
+  CHECK(Error(With(kPack, "identity=2/x", "identity=2/pitc-0.1.0/tvm-0.2+a_b/00ff")).empty());
   const std::string build(198, 'a');  // 200 with what stands in front
-  CHECK(Error(With(kPack, "identity=1/x", "identity=1/" + build)).empty());
-  CHECK(Contains(Error(With(kPack, "identity=1/x", "identity=1/a" + build)), "as 1/.., got '"));
+  CHECK(Error(With(kPack, "identity=2/x", "identity=2/" + build)).empty());
+  CHECK(Contains(Error(With(kPack, "identity=2/x", "identity=2/a" + build)), "as 2/.., got '"));
   CHECK(Error(With(kPack, "dims=c0,r,c1,0,r", "dims=c7,r,r,r,r,r,r,r,r,r,r,r")).empty());
-  CHECK(Contains(Error(With(kPack, "identity=1/x", "")), "key 'identity' is missing"));
+  CHECK(Contains(Error(With(kPack, "identity=2/x", "")), "key 'identity' is missing"));
   CHECK(Contains(Error(With(kGemm, "activation=relu", "activation=swish")),
                  "one of none, relu, gelu, gelu_tanh, gelu_quick, silu, got 'swish'"));
   CHECK(Contains(Error(With(kDetect, "rank=2", "rank=9")), "expected rank in 1..8"));

@@ -9,7 +9,7 @@
 namespace pitc::test {
 
 inline constexpr const char* kAttention =
-    "pitc-plan 9\nbias=0\nd=8\ndtype=float32\ndv=3\nheads=2\nidentity=1/x\nk_head=2\n"
+    "pitc-plan 9\nbias=0\nd=8\ndtype=float32\ndv=3\nheads=2\nidentity=2/x\nk_head=2\n"
     "kernels=attention:attention_d8_v3\nlibrary=kernels.so\nnan_to_zero=1\nno_keys_to_zero=0\n"
     "no_pairs=nan\nop=attention\npairs=0\nq_head=0\nscale=-0x1.8p-3\nv_head=4\nwhole=0\n";
 inline constexpr const char* kPairs =

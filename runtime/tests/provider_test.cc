@@ -402,12 +402,12 @@ void OtherKernels() {
   for (const PlanCase& c : Cases()) {
     if (c.plan.library.empty()) continue;
     PlanCase other = c;
-    const std::string line = "identity=1/reference";
-    other.text.replace(other.text.find(line), line.size(), "identity=1/pitc-9/0123");
+    const std::string line = "identity=2/reference";
+    other.text.replace(other.text.find(line), line.size(), "identity=2/pitc-9/0123");
     const std::string error = Thrown([&] { other.Make(library); });
     CHECK(Contains(error, "pitc: node 'n' (" + c.plan.op +
-                              "): expected kernels '1/pitc-9/0123' in '" + c.plan.library +
-                              "', got '1/reference'; run: pitc compile "));
+                              "): expected kernels '2/pitc-9/0123' in '" + c.plan.library +
+                              "', got '2/reference'; run: pitc compile "));
     CHECK(Contains(error, " --force"));
   }
   CHECK(alive == 0);

@@ -413,7 +413,7 @@ int Norm(const Any* raw, int32_t count, int n, bool centred, bool has_bias) {
 
 extern "C" {
 extern __attribute__((visibility("default"))) const char pitc_kernel_identity[];
-const char pitc_kernel_identity[] = "1/reference";
+const char pitc_kernel_identity[] = "2/reference";
 }
 
 EXPORT const char* pitc_kernel_last_error() { return pitc::test::error_text; }

@@ -16,7 +16,7 @@ using pitc::test::With;
 constexpr const char* kRegion =
     "pitc-plan 9\n"
     "gives=1\n"
-    "identity=1/x\n"
+    "identity=2/x\n"
     "kernels=counts:live_counts,points:live_points\n"
     "library=kernels.so\n"
     "op=region\n"

@@ -12,7 +12,7 @@
 using pitc::tvm::Any;
 using pitc::tvm::Tensor;
 
-API const char pitc_kernel_identity[] = "1/reference";
+API const char pitc_kernel_identity[] = "2/reference";
 
 namespace {
 thread_local char error_text[200];

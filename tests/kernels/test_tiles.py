@@ -16,7 +16,7 @@ from benchmarks.transfer import replay
 from pitc import api
 from pitc.cli.tiles import duration
 from pitc.errors import ArtifactError, UsageError
-from pitc.host.machine import cpu_level
+from pitc.host.machine import LEVEL_FLAGS, cpu_level
 from pitc.ir.tiles import FACTORS, TileTable, VariantCost
 from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.options import TABLE_LEVELS, TableLevel
@@ -32,6 +32,7 @@ from tests.tile_prices import predicted_us, work
 
 Run = Callable[..., tuple[int, str, str]]
 TABLES = sorted(SHIPPED.glob("*.json"))
+LEVELS_OF = {"epyc": {"v4"}, "xeon": {"v4", "v4_amx"}, "zen3": {"v3"}}
 OF_LEVELS = [(path, level) for path in TABLES for level in read_file(path).levels]
 HERE = TABLE_LEVELS.get(cpu_level() or "", "v4")
 TINY = Grid(sizes=((130, 190),), cases=4, most=1 << 20, rounds=1)
@@ -83,11 +84,12 @@ def find_machine() -> dict[str, Any]:
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
 def test_the_shipped_tables(path: Path) -> None:
     found = read_file(path)
-    assert set(found.levels) == {"v4", "v3"} | ({"v4_amx"} if path.stem == "xeon" else set())
+    assert set(found.levels) == LEVELS_OF[path.stem]
     for measured in found.levels.values():
         assert set(measured.costs) == set(VARIANTS)
     table = found.table()
-    assert len(table.table("float32")) == 4 * len(VARIANTS)
+    floats = set(found.levels) - {"v4_amx"}
+    assert len(table.table("float32")) == 2 * len(floats) * len(VARIANTS)
     for name, numbers in table.table("float32"):
         assert isinstance(numbers, tuple)
         assert len(numbers) == (FACTORS if name.startswith("shape_") else len(FEATURES))
@@ -134,7 +136,7 @@ def test_shipped_prices_choose_well_where_they_were_measured_and_fairly_elsewher
 
     Features are those of vector units, so they tell a matrix unit's times less well.
     """
-    well = 1.04 if level == "v4_amx" else 1.02
+    well = {"v4_amx": 1.04, "v4": 1.02, "v3": 1.03}[level]
     tables = [path for path, name in OF_LEVELS if name == level]
     for path in tables:
         table = read_file(path).table().costs[level]
@@ -147,7 +149,8 @@ def test_shipped_prices_choose_well_where_they_were_measured_and_fairly_elsewher
 @pytest.mark.parametrize("level", ["v4", "v3"])
 def test_a_replay_tells_the_regret_of_a_table(level: TableLevel) -> None:
     """With prices as they are; constants of each variant that fit its own points lose nothing."""
-    points, table = measured_points("xeon", level)[:60], read_file(TABLES[0]).table().costs[level]
+    path = next(path for path, name in OF_LEVELS if name == level)
+    points, table = measured_points("xeon", level)[:60], read_file(path).table().costs[level]
     found, as_they_are = replay(points, dict(table)), np.ones((len(VARIANTS), len(FEATURES)))
     assert found.regret(as_they_are) == pytest.approx(regret(table, points))
     fitted = found.fitted(True, np.arange(len(points)))
@@ -165,6 +168,8 @@ def test_the_shipped_table_of_a_like_machine_counts(
     found = shipped().levels
     assert {level: found[level] for level in wanted} == wanted
     assert found["v4_amx"] == read_file(SHIPPED / "xeon.json").levels["v4_amx"]
+    zen3 = read_file(SHIPPED / "zen3.json").levels["v3"]  # whoever runs this level has no AVX-512
+    assert found["v3"] == zen3 and set(zen3.machine.features) == LEVEL_FLAGS["v3"]
 
 
 def test_a_file_round_trips(tmp_path: Path) -> None:

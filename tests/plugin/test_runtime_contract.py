@@ -74,8 +74,9 @@ class Node:
     def requests(self) -> list[KernelRequest]:
         of = KernelRequest.of
         params: dict[str, Any] = {"k": self.k, "n": self.n, "activation": self.activation}
-        relu = {"input_relu": 1} if self.extras and not self.inner else {}
-        found = [of(family, **params, **relu, residual=self.extras) for family in FAMILIES]
+        found = [of(family, **params, residual=self.extras) for family in FAMILIES]
+        if self.extras and not self.inner:
+            found.append(of("gather_gemm", **params, residual=self.extras, input_relu=1))
         if self.inner:
             inner: dict[str, Any] = {"k": self.inner, "n": self.k, "activation": "relu"}
             found.append(of("gather_gemm", **inner, residual=0, bits=1))

@@ -100,12 +100,12 @@ def test_kernels_of_another_build_are_refused(
     with pytest.raises(ArtifactError) as caught:
         make_session(mixed / "model.onnx", quiet_options())
     text = str(caught.value)
-    assert "expected kernels '1/pitc-" in text and "in 'kernels.so', got '1/pitc-" in text
+    assert "expected kernels '2/pitc-" in text and "in 'kernels.so', got '2/pitc-" in text
     assert f"run: pitc compile MODEL.onnx -o '{mixed}' --force" in text and "\n" not in text
     options = quiet_options()  # as a host without pitc's Python does it
     devices = [d for d in ort.get_ep_devices() if d.ep_name == pitc.get_ep_name()]
     options.add_provider_for_devices(devices[:1], {})
-    with pytest.raises(Exception, match=r"expected kernels '1/pitc-.*run: pitc compile"):
+    with pytest.raises(Exception, match=r"expected kernels '2/pitc-.*run: pitc compile"):
         ort.InferenceSession(mixed / "model.onnx", options, enable_fallback=0)
     with pytest.raises(ArtifactError, match=r"damaged: kernels\.so"):
         pitc.load(mixed)

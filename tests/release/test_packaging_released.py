@@ -85,7 +85,7 @@ def expect_all_files_once(runtime: set[str], compiler: set[str]) -> None:
     assert {n for n in runtime if not n.endswith(".py")} == {"pitc/py.typed", LIBRARY}
     assert {n for n in compiler if not n.endswith(".py")} == {
         *(f"pitc/codegen/build/{name}.c" for name in ("kernel_shim", "cuda_tables")),
-        *(f"pitc/tiles/shipped/{name}.json" for name in ("epyc", "xeon")),
+        *(f"pitc/tiles/shipped/{name}.json" for name in ("epyc", "xeon", "zen3")),
         *(f"pitc/report/templates/{name}" for name in TEMPLATES),
     }
 

@@ -81,9 +81,15 @@ void FillFromRows(Positions* positions, const DetectedRows& rows, int64_t step, 
   }
 }
 
+// Numbers below 0, which stand beside live ones, become 0; NaN stays.
+void Relu(float* values, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) values[i] = values[i] < 0 ? 0.0f : values[i];
+}
+
 // values[n, group] = columns ks[0..n) of rows first..first + height, 0 below these.
-void GatherTiles(const StoredMatrix& a, int64_t first, int64_t height, const int32_t* ks, int64_t n,
-                 int64_t group, float* values) {
+void GatherTiles(const DetectedRows& rows, int64_t first, int64_t height, const int32_t* ks,
+                 int64_t n, int64_t group, float* values) {
+  const StoredMatrix& a = rows.matrix;
   constexpr int64_t kEntries = 128;  // at a time: they stay in the first-level cache
   for (int64_t z = 0; z < n; z += kEntries) {
     const int64_t here = std::min(kEntries, n - z);
@@ -93,6 +99,7 @@ void GatherTiles(const StoredMatrix& a, int64_t first, int64_t height, const int
     for (; i < height; ++i) Gather<1>(a, first + i, ks + z, here, group, to + i);
     for (int64_t y = 0; y < here && height < group; ++y)
       std::fill(to + y * group + height, to + (y + 1) * group, 0.0f);
+    if (rows.live == Live::kPositive) Relu(to, here * group);
   }
 }
 
@@ -132,7 +139,7 @@ void FillTileLists(const Primitives& simd, const DetectedRows& rows, int64_t gro
       }
       at += positions(any, n, w * 64, ks + at, entries - at);
     }
-    GatherTiles(rows.matrix, first, height, ks + begin, at - begin, group, values + begin * group);
+    GatherTiles(rows, first, height, ks + begin, at - begin, group, values + begin * group);
     *starts++ = static_cast<int32_t>(at);
   }
 }
@@ -158,6 +165,7 @@ void FillBlockLists(const DetectedRows& rows, int64_t width, float* values, int3
       const int64_t z = starts[q + 1]++, k = q * width, n = std::min(width, a.k - k);
       live[z] = static_cast<int32_t>(r);
       std::copy_n(row + k, n, values + z * width);
+      if (rows.live == Live::kPositive) Relu(values + z * width, n);
       std::fill(values + z * width + n, values + (z + 1) * width, 0.0f);
     });
   }

@@ -26,10 +26,11 @@ struct StoredMatrix {
 void MatrixBits(const Primitives& simd, Live live, const StoredMatrix& a, uint64_t* bits,
                 int64_t words);
 
-// A matrix and its bits, [count, BitWords(k)].
+// A matrix and its bits, [count, BitWords(k)]; of kPositive lists have its ReLU.
 struct DetectedRows {
   StoredMatrix matrix;
   const uint64_t* bits;
+  Live live = Live::kNotZero;
 
   int64_t Count() const { return matrix.count; }
   int64_t K() const { return matrix.k; }

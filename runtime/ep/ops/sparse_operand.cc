@@ -206,7 +206,8 @@ const BlockLists* SparseOperand::MakeLists(Variant variant, const Work& work, in
   for (int64_t i = 0; i < count; ++i) {
     const int64_t begin = blocks.Begin(first_block + i), end = blocks.End(first_block + i);
     const Range rows{begin - all.begin, end - all.begin};
-    const DetectedRows detected{matrix.Part(rows, {0, k}), bits + rows.begin * words};
+    const DetectedRows detected{matrix.Part(rows, {0, k}), bits + rows.begin * words,
+                                rows_.WhatLives()};
     new (lists + i) BlockLists(simd_, variant, detected, k_block);
     if (!told) continue;
     MicroTileCounts live;

@@ -21,6 +21,7 @@ class OperandRows {
   // Where they are; only its shape counts where they are made.
   const StoredMatrix& Matrix() const { return matrix_; }
   bool AreMade() const { return kernel_ != nullptr; }
+  Live WhatLives() const { return live_; }
   // The bits of columns `ks` of some rows, [rows, words]; where rows are made also these, at
   // `room`, [rows, Matrix().stride], but for kListUnit rows of a word in which nothing lives. They
   // begin at multiples of kListUnit and of 64, and end at such ones or with the matrix.
