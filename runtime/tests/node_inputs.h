@@ -472,7 +472,7 @@ struct PlanCase {
     const std::string relu = get("input_relu") == "1" ? "_input_relu" : "";
     const bool computed = right != "panels", factor = get("factor") != "0";
     const std::string stored = computed ? "_" + right + (factor ? "_factor" : "") : std::string();
-    const std::string listed = computed ? k + "_n128_none" : k + n + epilogue + relu;
+    const std::string listed = computed ? k + "_n128_none" : k + n + epilogue;
     std::string kernels = "dense:gather_gemm" + k + n + epilogue + relu + stored;
     if (get("tiles") == "1") return kernels + ",block:contract_block" + k + n + epilogue + stored;
     if (get("skips") == "1") {

@@ -225,15 +225,11 @@ int WriteColumns(const Any* raw, int32_t count, int n, Activation activation, bo
 
 }  // namespace
 
-#define FAMILY(family, k, n, activation)                                                           \
-  KERNEL(contract_##family##_k##k##_n##n##_##activation, Contract, Family::family, k, n,           \
-         Activation::activation, false)                                                            \
-  KERNEL(contract_##family##_k##k##_n##n##_##activation##_res, Contract, Family::family, k, n,     \
-         Activation::activation, true)                                                             \
-  KERNEL(contract_##family##_k##k##_n##n##_##activation##_res_input_relu, Contract,                \
-         Family::family, k, n, Activation::activation, true, true)                                 \
-  KERNEL(contract_##family##_k##k##_n##n##_##activation##_input_relu, Contract, Family::family, k, \
-         n, Activation::activation, false, true)
+#define FAMILY(family, k, n, activation)                                                       \
+  KERNEL(contract_##family##_k##k##_n##n##_##activation, Contract, Family::family, k, n,       \
+         Activation::activation, false)                                                        \
+  KERNEL(contract_##family##_k##k##_n##n##_##activation##_res, Contract, Family::family, k, n, \
+         Activation::activation, true)
 #define CONTRACT(k, n, activation) \
   FAMILY(row, k, n, activation)    \
   FAMILY(tile, k, n, activation)   \
