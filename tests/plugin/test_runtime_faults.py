@@ -115,7 +115,7 @@ def test_plans_of_another_version_say_what_mends(tmp_path: Path) -> None:
     plan = kernel_plan("pack", "pack_b4", dims="l,r").text()
     for text, said in (
         (plan.replace("pitc-plan 9", "pitc-plan 2"), "expected the line 'pitc-plan 9'"),
-        (plan + "identity=2/later\n", "expected identity as 1/"),
+        (plan + "identity=3/later\n", "expected identity as 2/"),
     ):
         node = pit_node("p", text, ["x", "rows", "coords", "live"], ["y"])
         values = [("x", FLOAT, ["n", 4]), ROWS, COORDS, MASK]
