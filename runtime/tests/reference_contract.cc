@@ -20,8 +20,8 @@ struct Entry {
   int64_t row, k;
 };
 
-bool AnyLives(const float* values, int64_t n, bool relu = false) {
-  return std::any_of(values, values + n, [&](float x) { return !(relu ? x <= 0 : x == 0); });
+bool AnyLives(const float* values, int64_t n) {
+  return std::any_of(values, values + n, [](float x) { return !(x == 0); });
 }
 
 bool Ascends(const int32_t* v, int64_t begin, int64_t end) {
@@ -61,8 +61,8 @@ struct Operands {
   }
 
   // Sums `size` products of each entry, in order.
-  void Compute(const std::vector<Entry>& entries, int64_t size, bool across, Activation activation,
-               bool relu) const {
+  void Compute(const std::vector<Entry>& entries, int64_t size, bool across,
+               Activation activation) const {
     const int64_t width = b->shape[2], t = Rows(), ks = k_count;
     std::vector<double> sums(static_cast<size_t>(t));
     double* const sum_of = sums.data();  // under a sanitizer each read is a call
@@ -75,8 +75,7 @@ struct Operands {
         for (int64_t i = 0; i < size; ++i) {
           const int64_t row = row0 + (across ? i : 0), k = k0 + (across ? 0 : i);
           if (row >= t || k >= ks) continue;
-          const float x = v[i];
-          sum_of[row] += static_cast<double>(relu && x < 0 ? 0 : x) * w[k * width];
+          sum_of[row] += static_cast<double>(v[i]) * w[k * width];
         }
       }
       for (int64_t r = 0; r < t; ++r) {
@@ -95,7 +94,7 @@ struct Operands {
 enum class Family { row, tile, block };
 
 int Contract(const Any* raw, int32_t count, Family family, int k, int n, Activation activation,
-             bool has_residual, bool relu = false) {
+             bool has_residual) {
   const bool is_row = family == Family::row, is_block = family == Family::block;
   Args args(raw, count);
   const Tensor *values = args.Floats(is_row ? 1 : 2), *index = args.Int32s(1),
@@ -135,7 +134,7 @@ int Contract(const Any* raw, int32_t count, Family family, int k, int n, Activat
       const int64_t there = is_row     ? 1
                             : is_block ? std::min(size, k - list * size)
                                        : std::min(size, t - list * size);
-      args.Demand(AnyLives(v, there, relu), "a dead micro-tile");
+      args.Demand(AnyLives(v, there), "a dead micro-tile");
       args.Demand(!AnyLives(v + there, size - there), "not padded with 0");
       entries.push_back(is_row     ? Entry{v, list % t, at}
                         : is_block ? Entry{v, at, list * size}
@@ -143,7 +142,7 @@ int Contract(const Any* raw, int32_t count, Family family, int k, int n, Activat
     }
   }
   if (!args.Good()) return -1;
-  operands.Compute(entries, size, family == Family::tile, activation, relu);
+  operands.Compute(entries, size, family == Family::tile, activation);
   return 0;
 }
 

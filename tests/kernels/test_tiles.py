@@ -136,7 +136,7 @@ def test_shipped_prices_choose_well_where_they_were_measured_and_fairly_elsewher
 
     Features are those of vector units, so they tell a matrix unit's times less well.
     """
-    well = {"v4_amx": 1.04, "v4": 1.02, "v3": 1.03}[level]
+    well = 1.04 if level == "v4_amx" else 1.02
     tables = [path for path, name in OF_LEVELS if name == level]
     for path in tables:
         table = read_file(path).table().costs[level]
