@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.mutation.judge import Judges, Known, quiet
@@ -31,7 +32,7 @@ CPU_SECONDS = 90
 SLOWER = 20  # times as slow as it was, and SLACK seconds: a check of a mutant goes on no longer
 SLACK = 2.0
 AGAIN = 0.2  # seconds until what caught the interruption is interrupted once more
-MEMORY = 12 << 30
+MEMORY = 12 << 30  # bytes that a child may map beside what it starts with
 Mutant = Change | Entry
 FIRST = 30  # the most focused checks; then all others, in random order
 CLAIMS = ("test_record_claims", "test_records", "test_operators_page")  # of all operators
@@ -251,12 +252,19 @@ def forked(work: Any, limited: bool = True) -> tuple[int, int]:
         quiet()
         if limited:
             resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            most = MEMORY + mapped()
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
         with os.fdopen(into, "wb") as pipe:
             pickle.dump(work(), pipe)
     except BaseException:  # whatever it is, the child must not go on as the parent
         os._exit(1)
     os._exit(0)
+
+
+def mapped() -> int:
+    """Bytes of address space of this process: a worker of a long run may have mapped many."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()
 
 
 def received(pipe: int) -> Any:

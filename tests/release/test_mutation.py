@@ -1,6 +1,7 @@
 """Wrong twins: the generators make them, and a drawn sample is noticed by the tests that should."""
 
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pitc.ir.expr import Read
 from pitc.passes.rules import laws
 from pitc.passes.rules.record import OPERATORS
 from tests.mutation.__main__ import drawn
-from tests.mutation.campaign import TooSlow, forked, limited, received
+from tests.mutation.campaign import MEMORY, TooSlow, forked, limited, received
 from tests.mutation.lists import explained, killers
 from tests.mutation.patching import put_in_force
 from tests.mutation.source import changes
@@ -79,6 +80,16 @@ def test_another_default_of_a_field_is_put_in_force() -> None:
     found = received(pipe)
     os.waitpid(pid, 0)
     assert found == (Read(0, (), computed=True), Read(1, (None,)))
+
+
+def test_a_child_has_memory_beside_what_its_parent_has_mapped() -> None:
+    """A worker of all tests maps many GB; a child that ends for it would be a killed mutant."""
+    with mmap.mmap(-1, MEMORY, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ):
+        children = [forked(lambda n=n: len(bytearray(n))) for n in (1 << 26, MEMORY + (1 << 26))]
+        found = [received(pipe) for _, pipe in children]
+        for pid, _ in children:
+            os.waitpid(pid, 0)
+    assert found == [1 << 26, None]
 
 
 def test_what_does_not_end_is_interrupted_more_than_once() -> None:
