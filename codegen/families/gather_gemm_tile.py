@@ -22,8 +22,6 @@ PAIR = 2
 """Rows of the low row tile: as fast as a single row, which waits for its own sums."""
 QUAD = 4
 """Rows of a row tile that some levels have beside it."""
-LINE = 16
-"""Numbers in a line of the caches."""
 PAGE_K = 4096 // (4 * PANEL_WIDTH)
 """Rows of a panel in a page of memory, 4 KiB."""
 
@@ -259,7 +257,8 @@ class RegisterTile:
         starts = [columns.start + v * tir.LANES for v in range(columns.vectors)]
         in_order = stretch.lone and columns.vectors * tir.LANES == PANEL_WIDTH
         sparing = kernel.target.asks_sparingly and not kernel.stored and right.longest is None
-        by_turns = sparing and not stretch.lone and not stretch.led
+        asks = asks and not (sparing and self.is_far)
+        by_turns = asks and sparing and not stretch.lone and not stretch.led
 
         def ask(i: tir.Expr) -> None:
             if in_order:
@@ -294,10 +293,8 @@ class RegisterTile:
 
         def turn(i: tir.Expr) -> None:
             with tir.when(stretch.share < PANEL_WIDTH):
-                ask(i)
-                with tir.when(stretch.share * by > LINE):
-                    for later in range(1, by):
-                        ask(i + later)
+                for later in range(by):
+                    ask(i + later)
 
         rest = kernel.k % by > 0
         tir.unrolled(count, by, step, rest=rest, turn=turn if by_turns else None)

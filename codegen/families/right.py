@@ -284,16 +284,16 @@ class Pieces:
     Args:
         stored: The matrix.
         side: Of a square that is transposed in registers.
+        block_tiles: Row tiles that read a piece.
     """
 
-    block_tiles = 64
     longest = FOLD
     group = 1
     finishes_panels = True
     few_tiles = 0
 
-    def __init__(self, stored: StoredRight, side: int) -> None:
-        self.stored, self.side = stored, side
+    def __init__(self, stored: StoredRight, side: int, block_tiles: int) -> None:
+        self.stored, self.side, self.block_tiles = stored, side, block_tiles
         self.start: tir.Expr = None
         self.piece: tir.Buffer = None
 
@@ -373,4 +373,4 @@ def right_operand(params: Mapping[str, Any], target: CpuLevel) -> tuple[Right, R
     stored = StoredRight(k, n, order, factor=bool(params["factor"]))
     side = target.vector_lanes
     few = InPlace(stored) if order == "kn" else Turned(stored, side)
-    return Pieces(stored, side), few
+    return Pieces(stored, side, target.piece_tiles), few

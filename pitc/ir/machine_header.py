@@ -97,6 +97,7 @@ def _constants() -> Iterator[str]:
     yield f"constexpr int kFactors = {tiles.FACTORS}, kCudaSumRows = {SUMS_M};"
     yield f"constexpr int kCudaLeastTogether = {cuda_variants.LEAST_TOGETHER};"
     yield f"constexpr double kLaterPass = {tiles.LATER_PASS}, kFemtoseconds = {tiles.FEMTOSECONDS};"
+    yield f"constexpr double kLeastGain = {tiles.LEAST_GAIN};"
     yield _array("int64_t", "kCudaSummedRows", cuda_variants.SUMMED_ROWS)
     yield _array("int64_t", "kCudaGroupHeights", cuda_variants.GROUP_HEIGHTS)
     yield _array("int", "kCudaMovedBytes", sorted(kernel.MOVED_BYTES, reverse=True))

@@ -33,15 +33,15 @@ class CpuLevel:
         lone_tiles: Register tiles, rows x columns, of products whose rows all fit into one: the
             lowest that holds them. Each number of the matrix is read once then.
         block_tiles: Row tiles of a dense contraction that go through B together.
+        piece_tiles: The same of a matrix that is not in panels: every block of rows copies it.
         block_k: Longest block of k that they do so by: of a longer one the rows of A or the panel
             of B are lost from the second-level cache.
         stream_k: Longest stretch of k of few row tiles, for which B comes from memory: two of them
             are most of a first-level cache of 32 KiB.
         led_k: Longest stretch of k of so few rows that one of them, reading whole rows of B, goes
             ahead of the others; 0: none does.
-        asks_sparingly: Row tiles ask for lines of B once in a turn of the innermost loop, if that
-            suffices, and one row tile by itself asks for none: what is foreseen or was asked for
-            before costs time.
+        asks_sparingly: Only a few row tiles that share B ask for its lines; one by itself and many
+            do not: to ask for what is foreseen takes time.
         relu_first: The ReLU in front of a dense contraction is computed for a block of rows, not
             where a number is multiplied: with few vectors in a register tile that takes as long.
         listed_tile: Register tile of a contraction over listed micro-tiles, rows x columns; the
@@ -71,6 +71,7 @@ class CpuLevel:
     most_pairs: int = 2
     quad_columns: int = 0
     block_tiles: int = 16
+    piece_tiles: int = 64
     block_k: int = 1536
     stream_k: int = 48
     led_k: int = 0
@@ -111,6 +112,7 @@ CPU_LEVELS = (
         most_pairs=1,
         quad_columns=16,
         block_tiles=40,
+        piece_tiles=128,
         block_k=768,
         stream_k=64,
         led_k=16,

@@ -32,8 +32,9 @@ between knots factors are interpolated, beyond the last knot they stay. Its time
 one factor of each grid.
 
 The selector computes features and factors from the detector's counts
-(`runtime/ep/select/selector.cc`) and picks the variant with the smallest time (`docs/plans.md`,
-`docs/tiles.md`); `pitc tune` asks it for them (`pitc/tiles/selector.py`).
+(`runtime/ep/select/selector.cc`) and picks the variant with the smallest time, the dense one where
+that is near it (`docs/plans.md`, `docs/tiles.md`); `pitc tune` asks it for them
+(`pitc/tiles/selector.py`).
 """
 
 from collections.abc import Mapping
@@ -50,6 +51,9 @@ HIGHEST_PRICE = 1 << 50
 
 LATER_PASS = 0.25
 """Of what the first pass over B costs: it is in a cache then."""
+LEAST_GAIN = 1.05
+"""Of `v4` and `v3`: lists are chosen where they are predicted to be so much faster than the dense
+kernel (`docs/adr/0050-lists-must-be-faster-than-predictions-err.md`)."""
 FEMTOSECONDS = 1e9
 """Per microsecond."""
 FACTOR_UNIT = 1000

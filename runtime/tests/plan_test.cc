@@ -350,6 +350,7 @@ void TakesPricesOfItsKernel() {
       kContract, line, line + "\ncost_dense_v4_amx=" + kFalling + "\ncost_row_v4_amx=" + kFalling));
   const pitc::CostTable& amx = tiles.Of(CpuLevel::kV4Amx, CpuLevel::kV4Amx);
   CHECK(&amx != &tiles.v4 && &tiles.Of(CpuLevel::kV4Amx, CpuLevel::kV4) == &tiles.v4);
+  CHECK(amx.least_gain == 1 && tiles.v4.least_gain == pitc::kLeastGain);
   const auto offers = [&](pitc::Variant v) {
     const pitc::CostTable::Line& found = amx.lines[static_cast<int>(v)];
     return found.offered && found.prices[0] == 7;

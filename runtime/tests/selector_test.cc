@@ -176,6 +176,20 @@ void TiesTakeTheFirst() {
   CHECK(Select(table, SomeWork()).variant == Variant::kTile8);
 }
 
+// Of 1000 femtoseconds dense: 953 are not 1.05 times as fast, 952 are.
+void NearTiesTakeDense() {
+  CostTable table = Table({Variant::kDense, Variant::kRow, Variant::kTile8}, 0);
+  table.lines[0].prices[0] = 1000;
+  for (const int64_t price : {953, 952}) {
+    table.lines[At(Variant::kRow)].prices[0] = price;
+    table.lines[At(Variant::kTile8)].prices[0] = price;
+    const Variant chosen = price < 953 ? Variant::kRow : Variant::kDense;
+    CHECK(Select(table, SomeWork()).variant == chosen);
+  }
+  table.lines[At(Variant::kTile8)].prices[0] = 951;  // of lists the fastest, by however little
+  CHECK(Select(table, SomeWork()).variant == Variant::kTile8);
+}
+
 void NotOfferedIsNeverChosen() {
   CostTable table = Table({Variant::kDense}, int64_t{1} << 50);
   const pitc::Choice choice = Select(table, SomeWork());
@@ -292,6 +306,7 @@ int main() {
                                {"dense rows are padded", DenseRowsArePadded},
                                {"chooses the cheapest", ChoosesTheCheapest},
                                {"ties take the first", TiesTakeTheFirst},
+                               {"near ties take dense", NearTiesTakeDense},
                                {"what is not offered is never chosen", NotOfferedIsNeverChosen},
                                {"memory and arithmetic overlap", MemoryAndArithmeticOverlap},
                                {"shapes lie between knots", ShapesLieBetweenKnots},

@@ -93,7 +93,10 @@ Prices Prices::Read(Fields& in, Element type, bool skips) {
   } else if (skips) {
     prices.v3 = ReadCosts(in, "v3");
     prices.v4 = ReadCosts(in, "v4");
-    if (in.Has("cost_dense_v4_amx")) prices.amx = ReadCosts(in, "v4_amx");
+    if (in.Has("cost_dense_v4_amx")) {
+      prices.amx = ReadCosts(in, "v4_amx");
+      prices.amx->least_gain = 1;  // the unit is often slower than predicted, so lists pay
+    }
   }
   return prices;
 }

@@ -178,6 +178,7 @@ bool IsWorthTasks(Variant variant, const Work& work) {
 Choice Select(const CostTable& table, const Work& work) {
   Choice choice{Variant::kDense, {}};
   const Corners shape = CornersOf(work);
+  double least = std::numeric_limits<double>::infinity();
   for (int v = 0; v < kVariants; ++v) {
     const CostTable::Line& line = table.lines[v];
     double& predicted = choice.predicted_us[v];
@@ -188,7 +189,10 @@ Choice Select(const CostTable& table, const Work& work) {
     const double femtoseconds = Factor(line, shape) * Femtoseconds(variant, work, line.prices) +
                                 CopyPrice(table) * copied / work.threads;
     predicted = femtoseconds / kFemtoseconds;
-    if (predicted < choice.predicted_us[static_cast<int>(choice.variant)]) choice.variant = variant;
+    const double compared = variant == Variant::kDense ? predicted / table.least_gain : predicted;
+    if (compared >= least) continue;
+    least = compared;
+    choice.variant = variant;
   }
   return choice;
 }

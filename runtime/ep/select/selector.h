@@ -20,6 +20,7 @@ struct CostTable {
     int64_t factors[kFactors] = {};  // thousandths; all 1 where not shaped
   };
   Line lines[kVariants];
+  double least_gain = kLeastGain;  // lists must be predicted to be so much faster than dense
 };
 
 // One contraction, as far as its time depends on it.
@@ -63,7 +64,7 @@ struct Choice {
   double predicted_us[kVariants];  // infinite where a variant is not offered
 };
 
-// The first of the fastest.
+// The first of the fastest; dense, unless lists are faster by the least gain.
 Choice Select(const CostTable& table, const Work& work);
 
 // False where a product over lists is done sooner than other threads wake up.
