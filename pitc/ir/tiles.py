@@ -32,9 +32,8 @@ between knots factors are interpolated, beyond the last knot they stay. Its time
 one factor of each grid.
 
 The selector computes features and factors from the detector's counts
-(`runtime/ep/select/selector.cc`) and picks the variant with the smallest time, the dense one where
-that is near it (`docs/plans.md`, `docs/tiles.md`); `pitc tune` asks it for them
-(`pitc/tiles/selector.py`).
+(`runtime/ep/select/selector.cc`) and picks the variant with the smallest time (`docs/plans.md`,
+`docs/tiles.md`); `pitc tune` asks it for them (`pitc/tiles/selector.py`).
 """
 
 from collections.abc import Mapping

@@ -74,9 +74,8 @@ Shares SharesOf(Variant variant, const Work& w) {
   if (w.threads == 1) return {};
   if (variant == Variant::kDense) return {1, Share(w.dense_tasks, w.threads)};
   const int64_t blocks = StepCount(w.rows, w.row_block);
-  const bool unseen = w.counts.elements == 0;  // what lived would be worth them
-  const int64_t tasks =
-      unseen || IsWorthTasks(variant, w) ? blocks * StepCount(w.panels, w.task_panels) : 1;
+  const bool is_cut = w.counts.elements == 0 || IsWorthTasks(variant, w);  // unseen, or much
+  const int64_t tasks = is_cut ? blocks * StepCount(w.panels, w.task_panels) : 1;
   return {Share(blocks, w.threads), Share(tasks, w.threads)};
 }
 
@@ -178,21 +177,18 @@ bool IsWorthTasks(Variant variant, const Work& work) {
 Choice Select(const CostTable& table, const Work& work) {
   Choice choice{Variant::kDense, {}};
   const Corners shape = CornersOf(work);
-  double least = std::numeric_limits<double>::infinity();
   for (int v = 0; v < kVariants; ++v) {
     const CostTable::Line& line = table.lines[v];
-    double& predicted = choice.predicted_us[v];
-    predicted = std::numeric_limits<double>::infinity();
+    double& predicted = choice.predicted_us[v] = std::numeric_limits<double>::infinity();
     if (!line.offered) continue;
     const auto variant = static_cast<Variant>(v);
     const double copied = static_cast<double>(v == 0 ? work.dense_copied : work.sparse_copied);
-    const double femtoseconds = Factor(line, shape) * Femtoseconds(variant, work, line.prices) +
-                                CopyPrice(table) * copied / work.threads;
-    predicted = femtoseconds / kFemtoseconds;
-    const double compared = variant == Variant::kDense ? predicted / table.least_gain : predicted;
-    if (compared >= least) continue;
-    least = compared;
-    choice.variant = variant;
+    predicted = (Factor(line, shape) * Femtoseconds(variant, work, line.prices) +
+                 CopyPrice(table) * copied / work.threads) /
+                kFemtoseconds;
+    const double gain = choice.variant == Variant::kDense ? table.least_gain : 1;
+    if (gain * predicted < choice.predicted_us[static_cast<int>(choice.variant)])
+      choice.variant = variant;
   }
   return choice;
 }
