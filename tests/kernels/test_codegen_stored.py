@@ -17,7 +17,7 @@ from tests.codegen_kernels import newest_library as library
 SIZES = ((1, 1), (5, 3), (16, 16), (17, 65), (128, 64), (130, 130), (300, 48), (1100, 200))
 SIZES += ((400, 6_200),)
 # rows: in place, few pieces, many, more than share a piece
-ROWS = (1, 2, 7, 18, 19, 36, 37, 100, 390, 770)
+ROWS = (1, 2, 7, 18, 19, 36, 37, 100, 385, 390, 769, 774)
 FORMS = tuple(product(("kn", "nk"), (0, 1)))
 
 

@@ -95,7 +95,7 @@ Prices Prices::Read(Fields& in, Element type, bool skips) {
     prices.v4 = ReadCosts(in, "v4");
     if (in.Has("cost_dense_v4_amx")) {
       prices.amx = ReadCosts(in, "v4_amx");
-      prices.amx->least_gain = 1;  // the unit is often slower than predicted, so lists pay
+      prices.amx->least_gain = 1;  // its points lose by one (docs/adr/0050)
     }
   }
   return prices;
